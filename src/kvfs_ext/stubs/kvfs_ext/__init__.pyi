@@ -1,47 +1,197 @@
-"""Contract of the native extension (drafted by hand, regenerated from the build)."""
+"""
+kvfs's native engine: batched lookup, store and load of chunks without the GIL.
 
-from collections.abc import Buffer
+docs/engine.md in the source has the contract; kvfs.fallback keeps the same one in Python.
+"""
+
+from typing_extensions import Buffer
+
+
+def batch_lookup(paths: list[str]) -> list[bool]:
+    """
+    Say for each path whether a regular file that is not empty lies there.
+
+    Blocks the calling thread without the GIL. Links are not followed.
+
+    Args:
+        paths: A list of str; an empty one is fine.
+
+    Returns:
+        One bool a path, in order. A path that cannot be looked at is False.
+
+    Raises:
+        TypeError: ``paths`` is no list or an element is no str.
+        ValueError: A path has a null character or cannot be encoded.
+    """
+
+def batch_store(tmp_paths: list[str], dest_paths: list[str], buffers: list[Buffer], use_o_direct: bool = True) -> None:
+    """
+    Store each buffer at its path, whole or not at all.
+
+    Blocks the calling thread without the GIL. Missing directories are made (0700); files get mode 0600.
+    A file of the buffer's size that is there already is kept; one of another size is replaced.
+
+    Args:
+        tmp_paths: Where each file is written first. No other writer may use the same name.
+        dest_paths: Where each file is published, on the same file system.
+        buffers: C-contiguous buffers of at least one byte.
+        use_o_direct: Try to bypass the page cache; what refuses that is written through it.
+
+    Raises:
+        TypeError: An argument is no list, an element no str or no buffer.
+        ValueError: The lists differ in length, a path has a null character, a buffer is empty or not C-contiguous.
+        OSError: The first store that failed, with ``errno``, ``filename`` and ``num_succeeded``.
+    """
+
+def batch_load(paths: list[str], buffers: list[Buffer], use_o_direct: bool = True) -> None:
+    """
+    Fill each buffer from its file, which must have exactly the buffer's size.
+
+    Blocks the calling thread without the GIL. Links are not followed. A file that is shorter than its buffer is
+    removed; after any other failure it stays. What a failed load leaves in its buffer is unspecified.
+
+    Args:
+        paths: The files.
+        buffers: Writable C-contiguous buffers of at least one byte.
+        use_o_direct: Try to bypass the page cache; what refuses that is read through it.
+
+    Raises:
+        TypeError: An argument is no list, an element no str or no buffer.
+        ValueError: The lists differ in length, a path has a null character, a buffer is empty, read-only or
+            not C-contiguous.
+        OSError: The first load that failed, with ``errno`` (EBADMSG for a wrong size), ``filename`` and
+            ``num_succeeded``.
+    """
+
+def copy_pages(src: Buffer, dst: Buffer, src_offsets: list[int], dst_offsets: list[int], page_size_bytes: int) -> None:
+    """
+    Copy pages of one size from offsets of one buffer to offsets of another.
+
+    Blocks the calling thread without the GIL. All ranges are checked before the first byte is copied.
+
+    Args:
+        src: A C-contiguous buffer; offsets count its bytes, whatever its shape.
+        dst: A writable C-contiguous buffer.
+        src_offsets: Where each page starts in ``src``, in bytes.
+        dst_offsets: Where each page goes in ``dst``, in bytes.
+        page_size_bytes: Length of each page.
+
+    Raises:
+        TypeError: A buffer without the buffer protocol, an offset that is no integer.
+        ValueError: Lists of different lengths, a page outside its buffer, a buffer that is not C-contiguous,
+            a read-only ``dst``.
+    """
 
 class Completion:
     """What became of one job. Every accepted job gets exactly one."""
 
     @property
-    def job_id(self) -> int: ...
+    def job_id(self) -> int:
+        """The id given at submission."""
+
     @property
     def kind(self) -> str:
         """"store", "load" or "lookup"."""
+
     @property
     def outcomes(self) -> list[int]:
-        """One errno a key, in the job's order; 0 is success (lookup: present)."""
+        """One errno a key, in the job's order; 0 is success."""
+
     @property
     def bytes_moved(self) -> int:
         """Bytes that crossed the file system; a duplicate store moves none."""
+
     @property
-    def queue_s(self) -> float: ...
+    def queue_s(self) -> float:
+        """Seconds from acceptance until the first op started."""
+
     @property
-    def transfer_s(self) -> float: ...
+    def transfer_s(self) -> float:
+        """Seconds from the start of the first op until the end of the last."""
+
     @property
     def detail(self) -> str:
-        """Sentence on the first failure (path, reason); empty when all succeeded."""
+        """A sentence on the first failure by position, or ""."""
 
 class Engine:
-    def __init__(
-        self,
-        base_path: str,
-        buffer: Buffer,
-        n_read_threads: int,
-        n_write_threads: int,
-        use_o_direct: bool,
-    ) -> None: ...
-    def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None: ...
-    def submit_load(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None: ...
-    def submit_lookup(self, job_id: int, keys: bytes, key_size_bytes: int) -> None: ...
-    def poll(self) -> list[Completion]: ...
-    def drain(self, timeout_s: float | None = None) -> bool: ...
-    def close(self) -> None: ...
-    def stats(self) -> dict[str, int]: ...
+    """Threads that store, load and look up chunks of one namespace."""
 
-def batch_lookup(paths: list[str]) -> list[bool]: ...
-def batch_store(tmp_paths: list[str], dest_paths: list[str], buffers: list[Buffer], use_o_direct: bool = True) -> None: ...
-def batch_load(paths: list[str], buffers: list[Buffer], use_o_direct: bool = True) -> None: ...
-def copy_pages(src: Buffer, dst: Buffer, src_offsets: list[int], dst_offsets: list[int], page_size_bytes: int) -> None: ...
+    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True) -> None:
+        """
+        Start the threads and pin the buffer until close().
+
+        Args:
+            base_path: The namespace's directory; made by the first store.
+            buffer: The primary tier, shape (num_chunks, chunk_size_bytes), one byte an element, writable,
+                C-contiguous.
+            n_read_threads: Threads that prefer lookups and loads, 1 to 1024.
+            n_write_threads: Threads that prefer stores, 1 to 1024.
+            use_o_direct: Try to bypass the page cache; what refuses that goes through it.
+
+        Raises:
+            TypeError: An argument of the wrong type.
+            ValueError: A bad shape, a read-only buffer, an empty path, a thread count out of range.
+            OSError: The system has no room for that many threads.
+        """
+
+    def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
+        """
+        Enqueue the store of the chunks in these rows under these keys. Never blocks.
+
+        Raises:
+            TypeError: ``keys`` is no bytes object, an id is no integer.
+            ValueError: The packed length is no multiple of the key size, the key size is out of range, or the
+                numbers of keys and ids differ. Nothing was enqueued.
+            RuntimeError: The engine is closed, or belongs to the process that this one was forked from.
+        """
+
+    def submit_load(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
+        """
+        Enqueue the load of these keys into these rows. Never blocks.
+
+        Raises:
+            TypeError: ``keys`` is no bytes object, an id is no integer.
+            ValueError: The packed length is no multiple of the key size, the key size is out of range, or the
+                numbers of keys and ids differ. Nothing was enqueued.
+            RuntimeError: The engine is closed, or belongs to the process that this one was forked from.
+        """
+
+    def submit_lookup(self, job_id: int, keys: bytes, key_size_bytes: int) -> None:
+        """
+        Enqueue the question which of these keys are on disk. Never blocks.
+
+        Raises:
+            TypeError: ``keys`` is no bytes object, an id is no integer.
+            ValueError: The packed length is no multiple of the key size, the key size is out of range, or the
+                numbers of keys and ids differ. Nothing was enqueued.
+            RuntimeError: The engine is closed, or belongs to the process that this one was forked from.
+        """
+
+    def poll(self) -> list[Completion]:
+        """
+        Take the jobs that ended since the last call, each exactly once. Never blocks; works after close().
+        """
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """
+        Wait until no accepted job is unfinished. Blocks without the GIL.
+
+        Args:
+            timeout_s: Seconds to wait at most; None waits as long as it takes.
+
+        Returns:
+            Whether it got there in time.
+        """
+
+    def close(self) -> None:
+        """
+        Cancel queued ops, wait for running ones, join the threads, release the buffer.
+
+        Blocks without the GIL until the last running operation has returned. The completions that remain can
+        still be polled. May be called again.
+        """
+
+    def stats(self) -> dict[str, int]:
+        """
+        Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files; and inflight_jobs now.
+        """

@@ -1,0 +1,1 @@
+"""kvfs: a directory as a fast, trustworthy tier of KV cache for vLLM."""

@@ -1,0 +1,185 @@
+// The system calls that kvfs makes on files.
+#include "fs/file.hpp"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+namespace kvfs::fs {
+
+namespace {
+
+// Some device wants no more than this, and none more than that.
+constexpr std::uintptr_t kAlignmentMin = 512;
+constexpr std::uintptr_t kAlignmentMax = 4096;
+
+bool aligned(std::span<const std::byte> bytes, std::uintptr_t alignment) {
+  return (reinterpret_cast<std::uintptr_t>(bytes.data()) | bytes.size()) % alignment == 0;
+}
+
+int open_retrying(const char* path, int flags, mode_t mode) {
+  int number;
+  do {
+    number = ::open(path, flags | O_CLOEXEC, mode);
+  } while (number < 0 && errno == EINTR);
+  return number;
+}
+
+// Go on buffered with the descriptor at hand; the bytes that moved already stay valid.
+Status leave_direct(File& file) {
+  const int flags = ::fcntl(file.fd.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(file.fd.get(), F_SETFL, flags & ~O_DIRECT) != 0) return Status::from_errno("fcntl");
+  file.direct = false;
+  return Status::success();
+}
+
+Status make_directories(const std::string& path) {
+  if (::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return Status::success();
+  if (errno != ENOENT) return Status::from_errno("mkdir");
+  const std::size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos || slash == 0) return Status::failure(ENOENT, "mkdir");
+  if (const Status parent = make_directories(path.substr(0, slash)); !parent.ok()) return parent;
+  // Another writer may have been first.
+  if (::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return Status::success();
+  return Status::from_errno("mkdir");
+}
+
+Kind kind_of(mode_t mode) {
+  if (S_ISREG(mode)) return Kind::kRegular;
+  if (S_ISDIR(mode)) return Kind::kDirectory;
+  if (S_ISLNK(mode)) return Kind::kLink;
+  return Kind::kOther;
+}
+
+void fill(const struct stat& from, Entry& entry) {
+  entry = {kind_of(from.st_mode), static_cast<std::uint64_t>(from.st_size), from.st_dev, from.st_ino};
+}
+
+}  // namespace
+
+bool DirectPolicy::wants(std::span<const std::byte> bytes) {
+  if (!enabled_.load(std::memory_order_relaxed)) return false;
+  if (aligned(bytes, kAlignmentMin)) return true;
+  fallbacks_.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+void DirectPolicy::refused(std::span<const std::byte> bytes) {
+  fallbacks_.fetch_add(1, std::memory_order_relaxed);
+  if (aligned(bytes, kAlignmentMax)) enabled_.store(false, std::memory_order_relaxed);
+}
+
+Status inspect(const std::string& path, Entry& entry) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) == 0) {
+    fill(status, entry);
+    return Status::success();
+  }
+  entry = {};
+  return errno == ENOENT ? Status::success() : Status::from_errno("stat");
+}
+
+Status inspect(const Fd& fd, Entry& entry) {
+  struct stat status;
+  if (::fstat(fd.get(), &status) != 0) return Status::from_errno("stat");
+  fill(status, entry);
+  return Status::success();
+}
+
+Status create_exclusive(const std::string& path, std::span<const std::byte> bytes, DirectPolicy& direct, File& file) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
+  bool made_directories = false;
+  file.direct = direct.wants(bytes);
+  while (true) {
+    file.fd = Fd(open_retrying(path.c_str(), kFlags | (file.direct ? O_DIRECT : 0), kFileMode));
+    if (file.fd.valid()) return Status::success();
+    const int error = errno;
+    if (error == EINVAL && file.direct) {
+      // Some file systems create the file before they refuse the flag; O_EXCL says it is ours.
+      (void)remove(path);
+      direct.refused(bytes);
+      file.direct = false;
+    } else if (error == ENOENT && !made_directories) {
+      // Optimistic: the directory is there but for the first chunk in it.
+      const Status made = make_directories(path.substr(0, path.find_last_of('/')));
+      if (!made.ok()) return made;
+      made_directories = true;
+    } else {
+      return Status::failure(error, "create");
+    }
+  }
+}
+
+Status open_existing(const std::string& path, std::span<std::byte> bytes, DirectPolicy& direct, File& file) {
+  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
+  file.direct = direct.wants(bytes);
+  file.fd = Fd(open_retrying(path.c_str(), kFlags | (file.direct ? O_DIRECT : 0), 0));
+  if (!file.fd.valid() && errno == EINVAL && file.direct) {
+    direct.refused(bytes);
+    file.direct = false;
+    file.fd = Fd(open_retrying(path.c_str(), kFlags, 0));
+  }
+  return file.fd.valid() ? Status::success() : Status::from_errno("open");
+}
+
+Status write_all(File& file, std::span<const std::byte> bytes, DirectPolicy& direct) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    // One call moves at most 2,147,479,552 bytes on Linux, so larger chunks take several turns.
+    const ssize_t count =
+        ::pwrite(file.fd.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (count > 0) {
+      done += static_cast<std::size_t>(count);
+    } else if (count < 0 && errno == EINVAL && file.direct) {
+      // After a short transfer the rest is misaligned; that says nothing about the file system.
+      if (done == 0) direct.refused(bytes);
+      if (const Status left = leave_direct(file); !left.ok()) return left;
+    } else if (count < 0 && errno != EINTR) {
+      return Status::from_errno("write");
+    } else if (count == 0) {
+      return Status::failure(EIO, "write");
+    }
+  }
+  return Status::success();
+}
+
+Status read_all(File& file, std::span<std::byte> bytes, DirectPolicy& direct, std::size_t& transferred) {
+  transferred = 0;
+  while (transferred < bytes.size()) {
+    const ssize_t count = ::pread(file.fd.get(), bytes.data() + transferred, bytes.size() - transferred,
+                                  static_cast<off_t>(transferred));
+    if (count > 0) {
+      transferred += static_cast<std::size_t>(count);
+    } else if (count == 0) {
+      return Status::success();
+    } else if (errno == EINVAL && file.direct) {
+      if (transferred == 0) direct.refused(bytes);
+      if (const Status left = leave_direct(file); !left.ok()) return left;
+    } else if (errno != EINTR) {
+      return Status::from_errno("read");
+    }
+  }
+  return Status::success();
+}
+
+Status move(const std::string& from, const std::string& to, Replace replace) {
+  if (replace == Replace::kNever) {
+    if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
+      return Status::success();
+    }
+    // File systems without the flag (NFS, some FUSE ones) say EINVAL, old kernels ENOSYS. Replacing
+    // is right there too: the name is a hash of the content.
+    if (errno != EINVAL && errno != ENOSYS) return Status::from_errno("rename");
+  }
+  return ::rename(from.c_str(), to.c_str()) == 0 ? Status::success() : Status::from_errno("rename");
+}
+
+Status remove(const std::string& path) {
+  return ::unlink(path.c_str()) == 0 || errno == ENOENT ? Status::success() : Status::from_errno("unlink");
+}
+
+}  // namespace kvfs::fs

@@ -1,0 +1,81 @@
+// The system calls that kvfs makes on files, each with its loops and fallbacks. No other room has any.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/fd.hpp"
+#include "base/status.hpp"
+
+namespace kvfs::fs {
+
+// KV bytes are users' prompts: nobody but the owner reads them.
+inline constexpr mode_t kFileMode = 0600;
+inline constexpr mode_t kDirectoryMode = 0700;
+
+// Whether operations on one file system still try O_DIRECT. Shared by all threads of an engine.
+//
+// The decision falls per operation: one that cannot be direct (a misaligned buffer, EINVAL from open,
+// read or write) goes on buffered. Only an operation that was aligned for every device and was refused
+// all the same turns O_DIRECT off for good, because the next one would be refused too.
+class DirectPolicy {
+ public:
+  explicit DirectPolicy(bool enabled) : enabled_(enabled) {}
+
+  // Whether to try O_DIRECT for these bytes; counts the ones that alignment rules out.
+  [[nodiscard]] bool wants(std::span<const std::byte> bytes);
+  // Record that an operation on these bytes was refused with EINVAL.
+  void refused(std::span<const std::byte> bytes);
+  [[nodiscard]] std::uint64_t fallbacks() const { return fallbacks_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<bool> enabled_;
+  std::atomic<std::uint64_t> fallbacks_{0};
+};
+
+// An open file and whether transfers on it are direct at the moment.
+struct File {
+  Fd fd;
+  bool direct = false;
+};
+
+// What lies at a path; links are not followed.
+enum class Kind { kAbsent, kRegular, kDirectory, kLink, kOther };
+struct Entry {
+  Kind kind = Kind::kAbsent;
+  std::uint64_t size_bytes = 0;
+  dev_t device = 0;
+  ino_t inode = 0;
+};
+
+// Blocking, any thread. ENOENT is no failure here: the entry is kAbsent.
+Status inspect(const std::string& path, Entry& entry);
+Status inspect(const Fd& fd, Entry& entry);
+
+// Create `path` exclusively for writing `bytes`, with its missing parent directories.
+// EEXIST when it is there already; nothing of another writer is touched.
+Status create_exclusive(const std::string& path, std::span<const std::byte> bytes, DirectPolicy& direct, File& file);
+
+// Open `path` for reading into `bytes`. A link at the last component fails with ELOOP; a FIFO does
+// not block.
+Status open_existing(const std::string& path, std::span<std::byte> bytes, DirectPolicy& direct, File& file);
+
+// Write all bytes from offset 0. Loops over EINTR and short transfers.
+Status write_all(File& file, std::span<const std::byte> bytes, DirectPolicy& direct);
+
+// Read until `bytes` is full or the file ends; `transferred` tells which.
+Status read_all(File& file, std::span<std::byte> bytes, DirectPolicy& direct, std::size_t& transferred);
+
+// Move `from` to `to`. Without replacing: EEXIST when `to` is there.
+enum class Replace { kNever, kAlways };
+Status move(const std::string& from, const std::string& to, Replace replace);
+
+// Remove `path`; what is gone already counts as removed.
+Status remove(const std::string& path);
+
+}  // namespace kvfs::fs

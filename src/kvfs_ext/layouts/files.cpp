@@ -1,0 +1,160 @@
+// The `files` layout: paths of chunks, and storing, loading and looking one up.
+#include "layouts/files.hpp"
+
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace kvfs::layouts {
+
+namespace {
+
+constexpr char kHexDigits[] = "0123456789abcdef";
+
+void append_hex(std::string& text, std::uint64_t number, int digits) {
+  for (int shift = (digits - 1) * 4; shift >= 0; shift -= 4) text += kHexDigits[(number >> shift) & 0xf];
+}
+
+void count(std::atomic<std::uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); }
+
+// The errno that says why `entry` is no chunk of this size; 0 if it is one.
+int mismatch(const fs::Entry& entry, std::size_t size_bytes) {
+  switch (entry.kind) {
+    case fs::Kind::kAbsent:
+      return ENOENT;
+    case fs::Kind::kDirectory:
+      return EISDIR;
+    case fs::Kind::kLink:
+      return ELOOP;
+    case fs::Kind::kOther:
+      return EBADMSG;
+    case fs::Kind::kRegular:
+      return entry.size_bytes == size_bytes ? 0 : EBADMSG;
+  }
+  return EBADMSG;
+}
+
+// Remove the file that was found too short, unless another writer has replaced it since.
+void remove_truncated(FilesContext& context, const std::string& path, const fs::Entry& proven) {
+  fs::Entry current;
+  if (!fs::inspect(path, current).ok()) return;
+  if (current.kind != fs::Kind::kRegular || current.device != proven.device || current.inode != proven.inode) return;
+  if (fs::remove(path).ok()) count(context.counters.removed_files);
+}
+
+// Move the whole temporary into place. `moved` becomes 0 when another writer was first.
+Status publish(FilesContext& context, const std::string& temporary, const std::string& path, std::size_t& moved) {
+  const Status published = fs::move(temporary, path, fs::Replace::kNever);
+  if (published.code != EEXIST) return published;
+  fs::Entry entry;
+  if (const Status seen = fs::inspect(path, entry); !seen.ok()) return seen;
+  if (mismatch(entry, moved) == 0) {
+    count(context.counters.duplicate_stores);
+    moved = 0;
+    return fs::remove(temporary);
+  }
+  if (entry.kind == fs::Kind::kDirectory) return Status::failure(EISDIR, "rename");
+  const Status healed = fs::move(temporary, path, fs::Replace::kAlways);
+  if (healed.ok()) count(context.counters.healed_files);
+  return healed;
+}
+
+}  // namespace
+
+std::string chunk_path(std::string_view base_path, std::string_view key) {
+  const std::string_view hash = key.substr(0, key.size() - kGroupIndexBytes);
+  std::uint32_t group = 0;
+  for (const char byte : key.substr(hash.size())) group = group << 8 | static_cast<unsigned char>(byte);
+  std::string hex;
+  hex.reserve(2 * hash.size());
+  for (const char byte : hash) append_hex(hex, static_cast<unsigned char>(byte), 2);
+
+  std::string path;
+  path.reserve(base_path.size() + hex.size() + 32);
+  path.append(base_path).append("/").append(hex, 0, 3).append("/");
+  // A hash of one byte has no second level's digits; vLLM's slicing then leaves them empty.
+  if (hex.size() > 3) path.append(hex, 3, 2);
+  path.append("_g").append(std::to_string(group)).append("/").append(hex).append(".bin");
+  return path;
+}
+
+std::string temporary_path(std::string_view path) {
+  static const std::uint64_t kProcessSeed = [] {
+    std::uint64_t seed = 0;
+    if (::getrandom(&seed, sizeof seed, 0) != static_cast<ssize_t>(sizeof seed)) {
+      struct timespec now;
+      ::clock_gettime(CLOCK_REALTIME, &now);
+      seed = static_cast<std::uint64_t>(now.tv_nsec) << 32 ^ static_cast<std::uint64_t>(now.tv_sec);
+    }
+    return seed;
+  }();
+  static std::atomic<std::uint64_t> counter{0};
+  std::string temporary(path);
+  temporary += '_';
+  // A fork copies the seed and the counter; the process id tells the copies apart.
+  append_hex(temporary, kProcessSeed, 16);
+  append_hex(temporary, static_cast<std::uint64_t>(::getpid()), 8);
+  append_hex(temporary, counter.fetch_add(1, std::memory_order_relaxed), 8);
+  return temporary += ".tmp";
+}
+
+Status store_file(FilesContext& context, const std::string& temporary, const std::string& path,
+                  std::span<const std::byte> bytes, std::size_t& moved) {
+  moved = 0;
+  fs::Entry entry;
+  if (const Status seen = fs::inspect(path, entry); !seen.ok()) return seen;
+  if (mismatch(entry, bytes.size()) == 0) {
+    count(context.counters.duplicate_stores);
+    return Status::success();
+  }
+  if (entry.kind == fs::Kind::kDirectory) return Status::failure(EISDIR, "store");
+
+  fs::File file;
+  Status status = fs::create_exclusive(temporary, bytes, context.direct, file);
+  if (!status.ok()) return status;
+  status = fs::write_all(file, bytes, context.direct);
+  if (const Status closed = file.fd.close(); status.ok()) status = closed;
+  if (status.ok()) {
+    moved = bytes.size();
+    status = publish(context, temporary, path, moved);
+  }
+  if (!status.ok()) {
+    moved = 0;
+    (void)fs::remove(temporary);
+  }
+  return status;
+}
+
+Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes, std::size_t& moved) {
+  moved = 0;
+  fs::File file;
+  if (const Status opened = fs::open_existing(path, bytes, context.direct, file); !opened.ok()) return opened;
+  fs::Entry entry;
+  if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
+  if (const int wrong = mismatch(entry, bytes.size()); wrong != 0) {
+    if (entry.kind == fs::Kind::kRegular && entry.size_bytes < bytes.size()) remove_truncated(context, path, entry);
+    return Status::failure(wrong, "load");
+  }
+  if (const Status read = fs::read_all(file, bytes, context.direct, moved); !read.ok()) return read;
+  if (moved == bytes.size()) return Status::success();
+  // It was cut while we read. Only the size can prove that; a short answer alone proves nothing.
+  if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
+  if (entry.size_bytes < bytes.size()) remove_truncated(context, path, entry);
+  return Status::failure(EBADMSG, "load");
+}
+
+Status lookup_file(const std::string& path, std::size_t size_bytes) {
+  fs::Entry entry;
+  if (const Status seen = fs::inspect(path, entry); !seen.ok()) return seen;
+  const int wrong = mismatch(entry, size_bytes);
+  return wrong == 0 ? Status::success() : Status::failure(wrong, "lookup");
+}
+
+bool exists_file(const std::string& path) {
+  fs::Entry entry;
+  return fs::inspect(path, entry).ok() && entry.kind == fs::Kind::kRegular && entry.size_bytes > 0;
+}
+
+}  // namespace kvfs::layouts

@@ -1,0 +1,61 @@
+// The `files` layout, vLLM's own: one file a chunk, named by the chunk's key.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.hpp"
+#include "fs/file.hpp"
+
+namespace kvfs::layouts {
+
+// A key is a hash of any length and the group index, big-endian.
+inline constexpr std::size_t kGroupIndexBytes = 4;
+inline constexpr std::size_t kKeySizeMin = kGroupIndexBytes + 1;
+// Twice the hash in hex and ".bin" must fit a file name of 255 bytes; a temporary's suffix too.
+inline constexpr std::size_t kKeySizeMax = kGroupIndexBytes + 100;
+
+// Events that operations count; shared by all threads of an engine.
+struct FilesCounters {
+  std::atomic<std::uint64_t> duplicate_stores{0};
+  std::atomic<std::uint64_t> healed_files{0};
+  std::atomic<std::uint64_t> removed_files{0};
+};
+
+// What every operation of one namespace shares. Outlives the operations; thread-safe.
+struct FilesContext {
+  explicit FilesContext(bool use_o_direct) : direct(use_o_direct) {}
+  fs::DirectPolicy direct;
+  FilesCounters counters;
+};
+
+// <base>/<hash hex 0:3>/<hash hex 3:5>_g<group>/<hash hex>.bin, as vLLM's FileMapper has it.
+// `key` has between kKeySizeMin and kKeySizeMax bytes.
+[[nodiscard]] std::string chunk_path(std::string_view base_path, std::string_view key);
+
+// A name beside `path` that no other writer can have: 64 random bits and a process-wide count.
+[[nodiscard]] std::string temporary_path(std::string_view path);
+
+// The operations below block on the file system and may run on any thread. On failure the Status
+// has the errno; `moved` counts the bytes that crossed the file system.
+
+// Store `bytes` at `path` through `temporary`, which this call creates and never leaves behind.
+// A file of the right size that is there already makes this a success that moves nothing.
+Status store_file(FilesContext& context, const std::string& temporary, const std::string& path,
+                  std::span<const std::byte> bytes, std::size_t& moved);
+
+// Fill `bytes` from the file at `path`, which must have exactly that size (EBADMSG otherwise). A
+// shorter file is removed: its truncation is proven. On failure the content of `bytes` is unspecified.
+Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes, std::size_t& moved);
+
+// Whether a chunk of `size_bytes` lies at `path`: success, ENOENT, or what is wrong with it.
+Status lookup_file(const std::string& path, std::size_t size_bytes);
+
+// Whether a chunk of some size lies at `path`: a regular file that is not empty.
+[[nodiscard]] bool exists_file(const std::string& path);
+
+}  // namespace kvfs::layouts

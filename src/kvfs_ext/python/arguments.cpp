@@ -1,0 +1,118 @@
+// Checks and conversions of what Python hands over.
+#include "python/arguments.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <utility>
+
+namespace kvfs::python {
+
+namespace {
+
+std::string python_type_name(nb::handle object) { return nb::cast<std::string>(nb::handle(object.type()).attr("__name__")); }
+
+std::string indexed(const char* name, std::size_t index) {
+  return std::string(name) + "[" + std::to_string(index) + "]";
+}
+
+void check_list(nb::handle object, const char* name) {
+  if (!nb::isinstance<nb::list>(object)) {
+    throw nb::type_error((std::string(name) + " must be a list, got " + python_type_name(object)).c_str());
+  }
+}
+
+}  // namespace
+
+BufferView::BufferView(nb::handle object, Access access, const std::string& name) {
+  if (!PyObject_CheckBuffer(object.ptr())) {
+    throw nb::type_error((name + " must be an object with the buffer protocol (a memoryview, a NumPy array), got " +
+                          python_type_name(object))
+                             .c_str());
+  }
+  // Ask for anything, then refuse by our own rules: the exporter's own refusals vary.
+  if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FULL_RO) != 0) nb::raise_python_error();
+  const char* wrong = nullptr;
+  if (PyBuffer_IsContiguous(&view_, 'C') == 0) {
+    wrong = " must be C-contiguous; copy it into a contiguous buffer first";
+  } else if (access == Access::kWrite && view_.readonly != 0) {
+    wrong = " must be writable, because chunks are loaded into it";
+  }
+  if (wrong != nullptr) {
+    PyBuffer_Release(&view_);
+    throw nb::value_error((name + wrong).c_str());
+  }
+}
+
+BufferView::BufferView(BufferView&& other) noexcept : view_(other.view_) {
+  // A Py_buffer without an object releases nothing.
+  other.view_.obj = nullptr;
+}
+
+BufferView::~BufferView() { PyBuffer_Release(&view_); }
+
+std::string path(nb::handle object, const std::string& name) {
+  if (!nb::isinstance<nb::str>(object)) {
+    throw nb::type_error((name + " must be a str, got " + python_type_name(object)).c_str());
+  }
+  // os.fsencode's rules: a surrogate that stands for an undecodable byte is fine, a lone one is
+  // UnicodeEncodeError, which is a ValueError.
+  const nb::object encoded = nb::steal(PyUnicode_EncodeFSDefault(object.ptr()));
+  if (!encoded.is_valid()) nb::raise_python_error();
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(encoded.ptr(), &data, &size) != 0) nb::raise_python_error();
+  std::string text(data, static_cast<std::size_t>(size));
+  if (text.find('\0') != std::string::npos) {
+    throw nb::value_error((name + " has an embedded null character; no file can have that name").c_str());
+  }
+  return text;
+}
+
+std::vector<std::string> path_list(nb::handle object, const char* name) {
+  check_list(object, name);
+  std::vector<std::string> paths;
+  paths.reserve(nb::len(object));
+  for (nb::handle element : nb::borrow<nb::list>(object)) paths.push_back(path(element, indexed(name, paths.size())));
+  return paths;
+}
+
+std::vector<BufferView> buffer_list(nb::handle object, Access access, const char* name) {
+  check_list(object, name);
+  std::vector<BufferView> buffers;
+  buffers.reserve(nb::len(object));
+  for (nb::handle element : nb::borrow<nb::list>(object)) {
+    buffers.emplace_back(element, access, indexed(name, buffers.size()));
+    if (buffers.back().bytes().empty()) {
+      throw nb::value_error((indexed(name, buffers.size() - 1) + " is empty; a chunk has at least one byte").c_str());
+    }
+  }
+  return buffers;
+}
+
+std::vector<std::int64_t> integer_list(nb::handle object, const char* name) {
+  check_list(object, name);
+  std::vector<std::int64_t> numbers;
+  numbers.reserve(nb::len(object));
+  for (nb::handle element : nb::borrow<nb::list>(object)) {
+    // Takes NumPy's integers too; TypeError for what is no integer.
+    const nb::object index = nb::steal(PyNumber_Index(element.ptr()));
+    if (!index.is_valid()) {
+      PyErr_Clear();
+      throw nb::type_error(
+          (indexed(name, numbers.size()) + " must be an integer, got " + python_type_name(element)).c_str());
+    }
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    numbers.push_back(overflow != 0 ? -1 : number);
+  }
+  return numbers;
+}
+
+void check_same_length(std::size_t left, const char* left_name, std::size_t right, const char* right_name) {
+  if (left == right) return;
+  throw nb::value_error((std::string(left_name) + " and " + right_name + " must be equally long, got " +
+                         std::to_string(left) + " and " + std::to_string(right))
+                            .c_str());
+}
+
+}  // namespace kvfs::python

@@ -1,0 +1,273 @@
+// Level 2: the engine, with the primary tier's buffer pinned for its life.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "jobs/engine.hpp"
+#include "python/arguments.hpp"
+#include "python/module.hpp"
+
+namespace kvfs::python {
+
+namespace {
+
+constexpr std::int64_t kThreadsMax = 1024;
+
+std::size_t thread_count(std::int64_t count, const char* name) {
+  if (count < 1 || count > kThreadsMax) {
+    throw nb::value_error((std::string(name) + " must be between 1 and " + std::to_string(kThreadsMax) + ", got " +
+                           std::to_string(count))
+                              .c_str());
+  }
+  return static_cast<std::size_t>(count);
+}
+
+jobs::PrimaryBuffer primary_buffer(const BufferView& view) {
+  const Py_buffer& raw = view.raw();
+  if (raw.ndim != 2 || raw.itemsize != 1 || raw.shape[0] < 1 || raw.shape[1] < 1) {
+    std::string shape;
+    for (int i = 0; i < raw.ndim; ++i) shape += (i > 0 ? ", " : "") + std::to_string(raw.shape[i]);
+    throw nb::value_error(("buffer must have shape (num_chunks, chunk_size_bytes) with one byte an element, got shape (" +
+                           shape + ") with " + std::to_string(raw.itemsize) + " bytes an element")
+                              .c_str());
+  }
+  return {view.bytes().data(), static_cast<std::size_t>(raw.shape[0]), static_cast<std::size_t>(raw.shape[1])};
+}
+
+jobs::PackedKeys packed_keys(nb::bytes keys, std::int64_t key_size_bytes) {
+  constexpr auto kMin = static_cast<std::int64_t>(layouts::kKeySizeMin);
+  constexpr auto kMax = static_cast<std::int64_t>(layouts::kKeySizeMax);
+  if (key_size_bytes < kMin || key_size_bytes > kMax) {
+    throw nb::value_error(("key_size_bytes must be between " + std::to_string(kMin) + " and " + std::to_string(kMax) +
+                           " (a hash and 4 bytes of group index), got " + std::to_string(key_size_bytes))
+                              .c_str());
+  }
+  const auto key_size = static_cast<std::size_t>(key_size_bytes);
+  if (keys.size() % key_size != 0) {
+    throw nb::value_error(("keys has " + std::to_string(keys.size()) + " bytes, which is no multiple of key_size_bytes " +
+                           std::to_string(key_size_bytes))
+                              .c_str());
+  }
+  return {std::string(keys.c_str(), keys.size()), key_size};
+}
+
+const char* kind_name(jobs::JobKind kind) {
+  switch (kind) {
+    case jobs::JobKind::kLookup:
+      return "lookup";
+    case jobs::JobKind::kLoad:
+      return "load";
+    case jobs::JobKind::kStore:
+      return "store";
+  }
+  return "unknown";
+}
+
+// Owns the engine and the pin on its buffer; methods are called with the GIL.
+class BoundEngine {
+ public:
+  BoundEngine(nb::handle base_path, nb::handle buffer, std::int64_t n_read_threads, std::int64_t n_write_threads,
+              bool use_o_direct) {
+    jobs::EngineOptions options;
+    options.base_path = path(base_path, "base_path");
+    if (options.base_path.empty()) throw nb::value_error("base_path must not be empty; give the namespace's directory");
+    options.n_read_threads = thread_count(n_read_threads, "n_read_threads");
+    options.n_write_threads = thread_count(n_write_threads, "n_write_threads");
+    options.use_o_direct = use_o_direct;
+    auto view = std::make_unique<BufferView>(buffer, Access::kWrite, "buffer");
+    const jobs::PrimaryBuffer memory = primary_buffer(*view);
+    try {
+      engine_ = std::make_unique<jobs::Engine>(std::move(options), memory);
+    } catch (const std::system_error& error) {
+      // An untranslated one would arrive without its errno.
+      errno = error.code().value();
+      PyErr_SetFromErrno(PyExc_OSError);
+      nb::raise_python_error();
+    }
+    buffer_ = std::move(view);
+  }
+
+  ~BoundEngine() {
+    if (!engine_->in_owner_process()) {
+      (void)engine_.release();
+      (void)buffer_.release();
+      return;
+    }
+    close();
+  }
+
+  void submit(std::int64_t job_id, jobs::JobKind kind, nb::bytes keys, std::int64_t key_size_bytes,
+              std::vector<std::int64_t> chunk_ids) {
+    check_process();
+    jobs::PackedKeys packed = packed_keys(keys, key_size_bytes);
+    if (kind != jobs::JobKind::kLookup) check_same_length(packed.count(), "keys", chunk_ids.size(), "chunk_ids");
+    if (!engine_->submit(job_id, kind, std::move(packed), std::move(chunk_ids))) {
+      throw std::runtime_error("the engine is closed; make a new one to submit jobs");
+    }
+  }
+
+  std::vector<jobs::Completion> poll() {
+    check_process();
+    return engine_->poll();
+  }
+
+  bool drain(std::optional<double> timeout_s) {
+    check_process();
+    if (timeout_s && !(*timeout_s >= 0)) throw nb::value_error("timeout_s must be None or a number of seconds from 0");
+    using Clock = jobs::Clock;
+    // Wake up now and then, so that Ctrl-C ends the wait.
+    constexpr auto kSlice = std::chrono::milliseconds(100);
+    constexpr double kLongest = 1e9;
+    const std::optional<Clock::time_point> deadline =
+        timeout_s ? std::optional(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+                                                     std::min(*timeout_s, kLongest))))
+                  : std::nullopt;
+    while (true) {
+      Clock::duration slice = kSlice;
+      if (deadline) slice = std::clamp(*deadline - Clock::now(), Clock::duration::zero(), slice);
+      {
+        const nb::gil_scoped_release unlocked;
+        if (engine_->drain(slice)) return true;
+      }
+      if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+      if (deadline && Clock::now() >= *deadline) return false;
+    }
+  }
+
+  void close() {
+    if (!engine_->in_owner_process()) return;
+    {
+      const nb::gil_scoped_release unlocked;
+      engine_->close();
+    }
+    buffer_.reset();
+  }
+
+  nb::dict stats() {
+    check_process();
+    const jobs::EngineStats stats = engine_->stats();
+    nb::dict result;
+    result["direct_fallbacks"] = stats.direct_fallbacks;
+    result["duplicate_stores"] = stats.duplicate_stores;
+    result["healed_files"] = stats.healed_files;
+    result["removed_files"] = stats.removed_files;
+    result["inflight_jobs"] = stats.inflight_jobs;
+    return result;
+  }
+
+ private:
+  void check_process() const {
+    if (!engine_->in_owner_process()) {
+      throw std::runtime_error("this engine belongs to the process that was forked; make a new one in this process");
+    }
+  }
+
+  std::unique_ptr<BufferView> buffer_;
+  std::unique_ptr<jobs::Engine> engine_;
+};
+
+constexpr const char* kSubmitRaises = R"(
+
+Raises:
+    TypeError: ``keys`` is no bytes object, an id is no integer.
+    ValueError: The packed length is no multiple of the key size, the key size is out of range, or the
+        numbers of keys and ids differ. Nothing was enqueued.
+    RuntimeError: The engine is closed, or belongs to the process that this one was forked from.)";
+
+void bind_completion(nb::module_& module) {
+  nb::class_<jobs::Completion>(module, "Completion", "What became of one job. Every accepted job gets exactly one.")
+      .def_ro("job_id", &jobs::Completion::job_id, "The id given at submission.")
+      .def_prop_ro(
+          "kind", [](const jobs::Completion& completion) { return kind_name(completion.kind); },
+          "\"store\", \"load\" or \"lookup\".")
+      .def_ro("outcomes", &jobs::Completion::outcomes, "One errno a key, in the job's order; 0 is success.")
+      .def_ro("bytes_moved", &jobs::Completion::bytes_moved,
+              "Bytes that crossed the file system; a duplicate store moves none.")
+      .def_ro("queue_s", &jobs::Completion::queue_s, "Seconds from acceptance until the first op started.")
+      .def_ro("transfer_s", &jobs::Completion::transfer_s,
+              "Seconds from the start of the first op until the end of the last.")
+      .def_ro("detail", &jobs::Completion::detail, "A sentence on the first failure by position, or \"\".");
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  bind_completion(module);
+  nb::class_<BoundEngine>(module, "Engine", "Threads that store, load and look up chunks of one namespace.")
+      .def(nb::init<nb::handle, nb::handle, std::int64_t, std::int64_t, bool>(), nb::arg("base_path"), nb::arg("buffer"),
+           nb::arg("n_read_threads"), nb::arg("n_write_threads"), nb::arg("use_o_direct").noconvert() = true,
+           nb::sig("def __init__(self, base_path: str, buffer: typing_extensions.Buffer, n_read_threads: int, "
+                   "n_write_threads: int, use_o_direct: bool = True) -> None"),
+           R"(Start the threads and pin the buffer until close().
+
+Args:
+    base_path: The namespace's directory; made by the first store.
+    buffer: The primary tier, shape (num_chunks, chunk_size_bytes), one byte an element, writable,
+        C-contiguous.
+    n_read_threads: Threads that prefer lookups and loads, 1 to 1024.
+    n_write_threads: Threads that prefer stores, 1 to 1024.
+    use_o_direct: Try to bypass the page cache; what refuses that goes through it.
+
+Raises:
+    TypeError: An argument of the wrong type.
+    ValueError: A bad shape, a read-only buffer, an empty path, a thread count out of range.
+    OSError: The system has no room for that many threads.)")
+      .def(
+          "submit_store",
+          [](BoundEngine& self, std::int64_t job_id, nb::bytes keys, std::int64_t key_size_bytes, nb::handle chunk_ids) {
+            self.submit(job_id, jobs::JobKind::kStore, std::move(keys), key_size_bytes,
+                        integer_list(chunk_ids, "chunk_ids"));
+          },
+          nb::arg("job_id"), nb::arg("keys"), nb::arg("key_size_bytes"), nb::arg("chunk_ids"),
+          nb::sig("def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None"),
+          (std::string("Enqueue the store of the chunks in these rows under these keys. Never blocks.") + kSubmitRaises)
+              .c_str())
+      .def(
+          "submit_load",
+          [](BoundEngine& self, std::int64_t job_id, nb::bytes keys, std::int64_t key_size_bytes, nb::handle chunk_ids) {
+            self.submit(job_id, jobs::JobKind::kLoad, std::move(keys), key_size_bytes,
+                        integer_list(chunk_ids, "chunk_ids"));
+          },
+          nb::arg("job_id"), nb::arg("keys"), nb::arg("key_size_bytes"), nb::arg("chunk_ids"),
+          nb::sig("def submit_load(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None"),
+          (std::string("Enqueue the load of these keys into these rows. Never blocks.") + kSubmitRaises).c_str())
+      .def(
+          "submit_lookup",
+          [](BoundEngine& self, std::int64_t job_id, nb::bytes keys, std::int64_t key_size_bytes) {
+            self.submit(job_id, jobs::JobKind::kLookup, std::move(keys), key_size_bytes, {});
+          },
+          nb::arg("job_id"), nb::arg("keys"), nb::arg("key_size_bytes"),
+          (std::string("Enqueue the question which of these keys are on disk. Never blocks.") + kSubmitRaises).c_str())
+      .def("poll", &BoundEngine::poll,
+           "Take the jobs that ended since the last call, each exactly once. Never blocks; works after close().")
+      .def("drain", &BoundEngine::drain, nb::arg("timeout_s").none() = nb::none(),
+           R"(Wait until no accepted job is unfinished. Blocks without the GIL.
+
+Args:
+    timeout_s: Seconds to wait at most; None waits as long as it takes.
+
+Returns:
+    Whether it got there in time.)")
+      .def("close", &BoundEngine::close,
+           R"(Cancel queued ops, wait for running ones, join the threads, release the buffer.
+
+Blocks without the GIL until the last running operation has returned. The completions that remain can
+still be polled. May be called again.)")
+      .def("stats", &BoundEngine::stats, nb::sig("def stats(self) -> dict[str, int]"),
+           "Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files; and "
+           "inflight_jobs now.");
+}
+
+}  // namespace kvfs::python

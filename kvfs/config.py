@@ -1,0 +1,78 @@
+"""The tier's options: the names that vLLM's own `fs` tier takes, checked before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Final
+
+N_THREADS_MAX: Final = 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TierConfig:
+    """Options of one tier, valid once constructed.
+
+    Attributes:
+        root_dir: Directory that holds the namespaces; made if it is missing.
+        n_read_threads: Threads that prefer loads and lookups.
+        n_write_threads: Threads that prefer stores.
+        enable_kv_events: Emit a stored event for each store job that succeeds.
+        locality: Where the directory lies as seen from vLLM, a name of its `Locality`, or None.
+        use_o_direct: Try to bypass the page cache.
+
+    Raises:
+        TypeError: An option of the wrong type.
+        ValueError: An option with a wrong value.
+    """
+
+    root_dir: str
+    n_read_threads: int = 16
+    n_write_threads: int = 16
+    enable_kv_events: bool = False
+    locality: str | None = None
+    use_o_direct: bool = True
+
+    def __post_init__(self) -> None:
+        """Check each option."""
+        if not isinstance(self.root_dir, str | os.PathLike):
+            raise TypeError(_wrong("root_dir", "a path", self.root_dir))
+        root_dir = os.fspath(self.root_dir)
+        if not root_dir or "\0" in root_dir:
+            raise ValueError(_wrong("root_dir", "the path of a directory, without null characters", root_dir))
+        object.__setattr__(self, "root_dir", root_dir)
+        for name in ("n_read_threads", "n_write_threads"):
+            count = getattr(self, name)
+            if not isinstance(count, int) or isinstance(count, bool):
+                raise TypeError(_wrong(name, "an integer", count))
+            if not 1 <= count <= N_THREADS_MAX:
+                raise ValueError(_wrong(name, f"between 1 and {N_THREADS_MAX}", count))
+        for name in ("enable_kv_events", "use_o_direct"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(_wrong(name, "true or false", getattr(self, name)))
+        if self.locality is not None and not isinstance(self.locality, str):
+            raise TypeError(_wrong("locality", "a string or null", self.locality))
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, object]) -> TierConfig:
+        """Build a config from the keys of a tier's configuration.
+
+        Raises:
+            TypeError: An option of the wrong type.
+            ValueError: An unknown option, a missing `root_dir`, or a wrong value.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in options:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known options: {', '.join(known)}"
+                raise ValueError(f"kvfs has no option {name!r}; {hint}")
+        if "root_dir" not in options:
+            raise ValueError("kvfs needs the option 'root_dir': the directory that holds the chunks")
+        return cls(**options)  # type: ignore[arg-type]  # __post_init__ checks each type
+
+
+def _wrong(name: str, expected: str, value: object) -> str:
+    return f"kvfs option {name!r} must be {expected}, got {value!r}"

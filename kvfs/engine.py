@@ -1,0 +1,125 @@
+"""Chunks of one namespace by key: the one door to the native engine or to its Python stand-in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Self
+
+from kvfs import backend
+from kvfs.config import TierConfig
+from kvfs.jobs import CompletionLike
+from kvfs.paths import Namespace
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Buffer
+
+# vLLM's usual key, for jobs without keys to look at.
+_DEFAULT_KEY_SIZE_BYTES = 36
+
+_logger = logging.getLogger("kvfs")
+
+
+class ChunkEngine:
+    """Store, load and look up chunks as jobs that run on the engine's own threads.
+
+    Not thread-safe against `close()`; any thread may submit or poll. No method but `drain` and `close`
+    blocks, and none of them touches the disk on the calling thread.
+    """
+
+    def __init__(self, namespace: Namespace, buffer: Buffer, config: TierConfig) -> None:
+        """Write the namespace's `config.json` and start the engine.
+
+        Args:
+            namespace: Where the chunks lie.
+            buffer: The primary tier, shape (num_chunks, chunk_size_bytes), one byte an element, writable,
+                C-contiguous. Pinned until `close()`.
+            config: Thread counts and O_DIRECT.
+
+        Raises:
+            OSError: The namespace cannot be written, or there is no room for the threads.
+            ValueError: The buffer has another shape, or the namespace belongs to another configuration.
+        """
+        namespace.write_config()
+        self.namespace = namespace
+        self._warned_direct = False
+        self._native = backend.load().Engine(
+            namespace.base_path, buffer, config.n_read_threads, config.n_write_threads, config.use_o_direct
+        )
+        _logger.info(
+            "kvfs serves %s with %d read and %d write threads",
+            namespace.base_path,
+            config.n_read_threads,
+            config.n_write_threads,
+        )
+
+    def submit_store(self, job_id: int, keys: Collection[bytes], chunk_ids: Sequence[int]) -> None:
+        """Enqueue the store of rows `chunk_ids` of the buffer under `keys`.
+
+        Args:
+            job_id: Comes back in the completion.
+            keys: Equally long keys: a block hash and 4 bytes of group index, big-endian.
+            chunk_ids: One row a key; one outside the buffer fails for its key alone.
+
+        Raises:
+            ValueError: Keys of different lengths, or another number of rows than keys.
+            RuntimeError: The engine is closed.
+        """
+        self._native.submit_store(job_id, *_packed(keys), list(chunk_ids))
+
+    def submit_load(self, job_id: int, keys: Collection[bytes], chunk_ids: Sequence[int]) -> None:
+        """Enqueue the load of `keys` into rows `chunk_ids`; arguments and errors as in `submit_store`."""
+        self._native.submit_load(job_id, *_packed(keys), list(chunk_ids))
+
+    def submit_lookup(self, job_id: int, keys: Collection[bytes]) -> None:
+        """Enqueue the question which of `keys` are on disk; errors as in `submit_store`."""
+        self._native.submit_lookup(job_id, *_packed(keys))
+
+    def poll(self) -> Sequence[CompletionLike]:
+        """Take the jobs that ended since the last call, each exactly once."""
+        completions = self._native.poll()
+        if completions and not self._warned_direct:
+            self._warn_if_buffered()
+        return completions
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Wait until no job is unfinished; False when `timeout_s` passed first."""
+        return self._native.drain(timeout_s)
+
+    def stats(self) -> dict[str, int]:
+        """Count the engine's events since its start; docs/engine.md has their names."""
+        return self._native.stats()
+
+    def close(self) -> None:
+        """Cancel what is queued, wait for what runs, end the threads, let go of the buffer."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        """Return the engine, to be closed on leaving."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the engine."""
+        self.close()
+
+    def _warn_if_buffered(self) -> None:
+        if self._native.stats()["direct_fallbacks"] == 0:
+            return
+        self._warned_direct = True
+        _logger.warning(
+            "O_DIRECT was refused at %s or does not fit the chunk size; kvfs goes on through the page cache. "
+            "Set use_o_direct to false to silence this.",
+            self.namespace.base_path,
+        )
+
+
+def _packed(keys: Collection[bytes]) -> tuple[bytes, int]:
+    """Return the keys one after the other, and the length of each."""
+    sizes = {len(key) for key in keys}
+    if len(sizes) > 1:
+        raise ValueError(f"all keys of a job must be equally long, got lengths {sorted(sizes)}")
+    return b"".join(keys), sizes.pop() if sizes else _DEFAULT_KEY_SIZE_BYTES

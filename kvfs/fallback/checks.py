@@ -1,0 +1,186 @@
+"""Argument checks of the Python implementation: the same rules and exceptions as the extension's."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+from pickle import PickleBuffer
+from typing import TYPE_CHECKING, Final, SupportsIndex, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+GROUP_INDEX_BYTES: Final = 4
+KEY_SIZE_BYTES_MIN: Final = GROUP_INDEX_BYTES + 1
+KEY_SIZE_BYTES_MAX: Final = 255
+THREADS_MAX: Final = 1024
+
+_T = TypeVar("_T")
+
+
+def type_error(name: str, expected: str, value: object) -> TypeError:
+    """Return the exception for an argument of the wrong type."""
+    return TypeError(f"{name} must be {expected}, got {type(value).__name__}")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Raise TypeError unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise type_error(name, "a bool", value)
+
+
+def check_int(name: str, value: SupportsIndex) -> int:
+    """Return `value` as an int; NumPy's integers are welcome, floats and strings are not.
+
+    Raises:
+        TypeError: Not an integer.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise type_error(name, "an integer", value) from None
+
+
+def check_list(name: str, values: list[_T]) -> list[_T]:
+    """Return a copy of `values`, since another thread may change the list while we work through it.
+
+    Raises:
+        TypeError: Not a list.
+    """
+    if not isinstance(values, list):
+        raise type_error(name, "a list", values)
+    return list(values)
+
+
+def check_ints(name: str, values: list[int]) -> list[int]:
+    """Return the integers of a list.
+
+    Raises:
+        TypeError: Not a list, or an element that is no integer; names the index.
+    """
+    return [check_int(f"{name}[{index}]", value) for index, value in enumerate(check_list(name, values))]
+
+
+def check_path(name: str, path: str) -> str:
+    """Return `path` if the operating system can take it.
+
+    Raises:
+        TypeError: Not a str.
+        ValueError: It contains NUL, or (UnicodeEncodeError) the encoding has no bytes for it.
+    """
+    if not isinstance(path, str):
+        raise type_error(name, "a str", path)
+    os.fsencode(path)
+    if "\0" in path:
+        raise ValueError(f"{name} has an embedded null character; no file can have that name")
+    return path
+
+
+def check_paths(name: str, paths: list[str]) -> list[str]:
+    """Return a copy of a list of paths after checking each one.
+
+    Raises:
+        TypeError: Not a list, or an element that is no str.
+        ValueError: A path that the operating system cannot take.
+    """
+    return [check_path(f"{name}[{index}]", path) for index, path in enumerate(check_list(name, paths))]
+
+
+def check_lengths(**lists: Sequence[object]) -> None:
+    """Raise ValueError unless all lists are equally long; the message has their lengths."""
+    if len({len(values) for values in lists.values()}) > 1:
+        lengths = " and ".join(str(len(values)) for values in lists.values())
+        raise ValueError(f"{' and '.join(lists)} must be equally long, got {lengths}")
+
+
+def flat_view(name: str, buffer: Buffer, *, writable: bool) -> memoryview:
+    """Return the bytes of `buffer` as a flat view that the caller releases.
+
+    The view takes its own export of the buffer, even of a memoryview, so that whoever made the
+    buffer cannot release it while the view lives.
+
+    Raises:
+        TypeError: It has no buffer protocol.
+        ValueError: It is not C-contiguous, or read-only although `writable` is asked for.
+    """
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        expected = "an object with the buffer protocol (a memoryview, a NumPy array)"
+        raise type_error(name, expected, buffer) from None
+    with view:
+        if not view.c_contiguous:
+            raise ValueError(f"{name} must be C-contiguous; copy it into a contiguous buffer first")
+        if writable and view.readonly:
+            raise ValueError(f"{name} is read-only; it must be writable, because bytes are copied into it")
+        # raw() also flattens formats that memoryview.cast() refuses, such as ctypes' "<B".
+        return PickleBuffer(buffer).raw()
+
+
+@contextlib.contextmanager
+def flat_views(name: str, buffers: list[Buffer], *, writable: bool) -> Iterator[list[memoryview]]:
+    """Yield a flat view of each buffer of a list and release them all afterwards; see `flat_view`.
+
+    Raises:
+        TypeError: Not a list, or an element without the buffer protocol.
+        ValueError: An element that cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        views = []
+        for index, buffer in enumerate(check_list(name, buffers)):
+            # Released by hand: an exception keeps frames alive, and the caller may want to close its buffers.
+            view = stack.enter_context(flat_view(f"{name}[{index}]", buffer, writable=writable))
+            if not len(view):
+                raise ValueError(f"{name}[{index}] is empty; a chunk has at least one byte")
+            views.append(view)
+        yield views
+
+
+def check_keys(keys: bytes, key_size_bytes: int) -> int:
+    """Return how many keys are packed in `keys`.
+
+    Raises:
+        TypeError: `keys` is not bytes, or the size not an int.
+        ValueError: A size outside 5..255, or a length that is no multiple of it.
+    """
+    if not isinstance(keys, bytes):
+        raise type_error("keys", "bytes", keys)
+    size = check_int("key_size_bytes", key_size_bytes)
+    if not KEY_SIZE_BYTES_MIN <= size <= KEY_SIZE_BYTES_MAX:
+        raise ValueError(
+            f"key_size_bytes must be between {KEY_SIZE_BYTES_MIN} and {KEY_SIZE_BYTES_MAX} "
+            f"(a hash and {GROUP_INDEX_BYTES} bytes of group index), got {size}"
+        )
+    count, rest = divmod(len(keys), size)
+    if rest:
+        raise ValueError(f"keys has {len(keys)} bytes, which is no multiple of key_size_bytes {size}")
+    return count
+
+
+def check_job_id(job_id: int) -> int:
+    """Return `job_id` if it is a signed integer of 64 bits, which the extension can echo.
+
+    Raises:
+        TypeError: Not an integer.
+        ValueError: Too large for 64 bits.
+    """
+    number = check_int("job_id", job_id)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"job_id must fit 64 bits, got {number}; number the jobs from 0")
+    return number
+
+
+def check_threads(name: str, count: int) -> int:
+    """Return `count` if it is a sensible number of threads.
+
+    Raises:
+        TypeError: Not an integer.
+        ValueError: Outside 1..1024.
+    """
+    number = check_int(name, count)
+    if not 1 <= number <= THREADS_MAX:
+        raise ValueError(f"{name} must be between 1 and {THREADS_MAX}, got {number}")
+    return number

@@ -1,0 +1,343 @@
+"""Level 2: the engine, with Python threads that share the ops of all jobs."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from kvfs.fallback import files
+from kvfs.fallback.checks import (
+    check_bool,
+    check_ints,
+    check_job_id,
+    check_keys,
+    check_lengths,
+    check_path,
+    check_threads,
+    flat_view,
+    type_error,
+)
+from kvfs.fallback.job import Job
+from kvfs.jobs import SUCCESS, Completion
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_BUFFER_DIMENSIONS: Final = 2
+# A direct transfer that is refused at this alignment would be refused at any.
+_DIRECT_ALIGNMENT_MAX: Final = 4096
+
+_READERS_PREFER: Final = ("lookup", "load", "store")
+_WRITERS_PREFER: Final = ("store", "lookup", "load")
+
+
+class _Core:
+    """The engine's state and threads. Apart from `Engine`, so that the threads do not keep that one alive."""
+
+    def __init__(
+        self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool
+    ) -> None:
+        self._base_path = base_path
+        self._view, self._num_chunks, self._chunk_size_bytes = _bind(buffer)
+        # Only the address; the view keeps the memory where it is.
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._view))
+        self._direct = use_o_direct
+        self._owner_pid = os.getpid()
+        self._lock = threading.Lock()  # guards all that follows, and the jobs
+        self._work_available = threading.Condition(self._lock)
+        self._idle = threading.Condition(self._lock)
+        self._queues: dict[str, deque[Job]] = {kind: deque() for kind in _READERS_PREFER}
+        self._completions: list[Completion] = []
+        self._inflight_jobs = 0
+        self._closed = False
+        self._counts = dict.fromkeys(
+            ("direct_fallbacks", "duplicate_stores", "healed_files", "removed_files"), 0
+        )
+        self._closing = threading.Lock()  # held while joining: a second close() waits for the first
+        self._threads = [
+            threading.Thread(target=self._run, args=(preference,), name=f"kvfs-{role}-{index}", daemon=True)
+            for role, count, preference in (
+                ("read", n_read_threads, _READERS_PREFER),
+                ("write", n_write_threads, _WRITERS_PREFER),
+            )
+            for index in range(count)
+        ]
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError as error:
+            # End those that run, then report; RuntimeError alone would hide what kind of failure it is.
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.close()
+            raise OSError(errno.EAGAIN, f"the system gave fewer threads than asked for: {error}") from error
+
+    def submit(self, job_id: int, kind: str, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
+        self._check_process()
+        job = Job(job_id, kind, keys, key_size_bytes, chunk_ids)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the engine is closed; make a new one to submit jobs")
+            if not job.outcomes:
+                self._completions.append(job.completion())
+                return
+            self._inflight_jobs += 1
+            self._queues[kind].append(job)
+            self._work_available.notify(len(job.outcomes))
+
+    def poll(self) -> list[Completion]:
+        self._check_process()
+        with self._lock:
+            finished, self._completions = self._completions, []
+            return finished
+
+    def drain(self, timeout_s: float | None) -> bool:
+        self._check_process()
+        with self._lock:
+            return self._idle.wait_for(lambda: not self._inflight_jobs, timeout_s)
+
+    def stats(self) -> dict[str, int]:
+        self._check_process()
+        with self._lock:
+            return {**self._counts, "inflight_jobs": self._inflight_jobs}
+
+    def close(self) -> None:
+        if os.getpid() != self._owner_pid:
+            # A forked child has none of the threads, and their locks may be held for ever.
+            return
+        with self._closing:
+            with self._lock:
+                self._closed = True
+                self._cancel_queued()
+                self._work_available.notify_all()
+            for thread in self._threads:
+                thread.join()
+            self._threads.clear()
+            self._view.release()
+
+    def close_dropped(self) -> None:
+        """Close for an `Engine` that was dropped, from whichever thread the collector runs in."""
+        if threading.current_thread() in self._threads:
+            # Possibly with the lock held; and a thread cannot join itself.
+            threading.Thread(target=self.close, name="kvfs-close", daemon=True).start()
+        else:
+            self.close()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._owner_pid:
+            raise RuntimeError(
+                "this engine belongs to the process that was forked; make a new one in this process"
+            )
+
+    def _cancel_queued(self) -> None:
+        problem = "because the engine was closed before it started"
+        for queue in self._queues.values():
+            while queue:
+                job = queue.popleft()
+                for op in range(job.next_op, len(job.outcomes)):
+                    self._finish_op(job, op, errno.ECANCELED, problem, files.OpReport())
+
+    def _run(self, preference: tuple[str, ...]) -> None:
+        while claim := self._claim(preference):
+            job, op = claim
+            report = files.OpReport()
+            outcome, problem = self._execute(job, op, report)
+            with self._lock:
+                self._finish_op(job, op, outcome, problem, report)
+            # Idle threads keep no job, and with it nothing of the caller's, alive.
+            del claim, job
+
+    def _claim(self, preference: tuple[str, ...]) -> tuple[Job, int] | None:
+        """Wait for an op and take it; None once the engine is closed."""
+        with self._lock:
+            while not self._closed:
+                queue = next((self._queues[kind] for kind in preference if self._queues[kind]), None)
+                if queue is None:
+                    self._work_available.wait()
+                    continue
+                job = queue[0]
+                op = job.next_op
+                job.next_op += 1
+                if job.next_op == len(job.outcomes):
+                    queue.popleft()
+                if job.started_at is None:
+                    job.started_at = time.monotonic()
+                return job, op
+        return None
+
+    def _execute(self, job: Job, op: int, report: files.OpReport) -> tuple[int, str]:
+        """Run one op; return its outcome and, for a failure, what to say about it."""
+        path = files.chunk_path(self._base_path, job.key(op))
+        try:
+            if job.kind == "lookup":
+                return files.lookup(path, self._chunk_size_bytes), ""
+            chunk_id = job.chunk_ids[op]
+            if not 0 <= chunk_id < self._num_chunks:
+                return errno.EINVAL, f"because row {chunk_id} lies outside a buffer of {self._num_chunks}"
+            start = chunk_id * self._chunk_size_bytes
+            with self._view[start : start + self._chunk_size_bytes] as chunk:
+                direct = self._wants_direct(start, report)
+                if job.kind == "load":
+                    files.load(path, chunk, direct=direct, report=report)
+                else:
+                    files.store(files.temporary_path(path), path, chunk, direct=direct, report=report)
+        except OSError as error:
+            return error.errno or errno.EIO, f"at {path}: {error.strerror or error}"
+        except MemoryError:
+            return errno.ENOMEM, f"at {path}: {os.strerror(errno.ENOMEM)}"
+        except Exception as error:  # noqa: BLE001 - a thread that dies would owe the caller a completion
+            return errno.EIO, f"at {path}: {error!r}"
+        return SUCCESS, ""
+
+    def _finish_op(self, job: Job, op: int, outcome: int, problem: str, report: files.OpReport) -> None:
+        """Record an op's end, and the job's with its last op. The caller holds the lock."""
+        job.finish_op(op, outcome, problem, report.bytes_moved)
+        self._counts["duplicate_stores"] += report.duplicate
+        self._counts["healed_files"] += report.healed
+        self._counts["removed_files"] += report.removed
+        if report.direct_refused_at is not None:
+            self._counts["direct_fallbacks"] += 1
+            if self._aligned(job.chunk_ids[op] * self._chunk_size_bytes + report.direct_refused_at):
+                self._direct = False
+        if not job.unfinished:
+            self._completions.append(job.completion())
+            self._inflight_jobs -= 1
+            if not self._inflight_jobs:
+                self._idle.notify_all()
+
+    def _wants_direct(self, start: int, report: files.OpReport) -> bool:
+        if not self._direct:
+            return False
+        if self._aligned(start, files.DIRECT_ALIGNMENT_MIN):
+            return True
+        report.direct_refused_at = 0
+        return False
+
+    def _aligned(self, offset: int, alignment: int = _DIRECT_ALIGNMENT_MAX) -> bool:
+        """Tell whether a transfer from this offset of the buffer to the end of its chunk is aligned."""
+        rest = self._chunk_size_bytes - offset % self._chunk_size_bytes
+        return (self._address + offset) % alignment == 0 and rest % alignment == 0
+
+
+class Engine:
+    """Threads that run jobs against one namespace; see docs/engine.md, level 2. Thread-safe.
+
+    Python threads do the I/O: each system call runs without the GIL, what lies between them does not.
+    An engine that is dropped without `close()` closes itself.
+
+    Args:
+        base_path: The namespace's directory; made by the first store.
+        buffer: The primary tier: writable, C-contiguous, one byte an element, of shape
+            (num_chunks, chunk_size_bytes). Held until `close()`.
+        n_read_threads: Threads that prefer loads and lookups, 1 to 1024.
+        n_write_threads: Threads that prefer stores, 1 to 1024.
+        use_o_direct: Whether to try O_DIRECT.
+    """
+
+    def __init__(
+        self,
+        base_path: str,
+        buffer: Buffer,
+        n_read_threads: int,
+        n_write_threads: int,
+        use_o_direct: bool = True,
+    ) -> None:
+        check_path("base_path", base_path)
+        if not base_path:
+            raise ValueError("base_path must not be empty; give the namespace's directory")
+        n_readers = check_threads("n_read_threads", n_read_threads)
+        n_writers = check_threads("n_write_threads", n_write_threads)
+        check_bool("use_o_direct", use_o_direct)
+        core = _Core(base_path, buffer, n_readers, n_writers, use_o_direct)
+        self._core = core
+        self._finalizer = weakref.finalize(self, core.close_dropped)
+
+    def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
+        """Accept a job that stores rows of the primary tier. Does not block.
+
+        Raises:
+            TypeError: An argument of the wrong type; nothing was accepted.
+            ValueError: An argument of the wrong size; nothing was accepted.
+            RuntimeError: The engine is closed.
+        """
+        self._submit_transfer("store", job_id, keys, key_size_bytes, chunk_ids)
+
+    def submit_load(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
+        """Accept a job that loads into rows of the primary tier. Does not block.
+
+        Raises:
+            TypeError: An argument of the wrong type; nothing was accepted.
+            ValueError: An argument of the wrong size; nothing was accepted.
+            RuntimeError: The engine is closed.
+        """
+        self._submit_transfer("load", job_id, keys, key_size_bytes, chunk_ids)
+
+    def submit_lookup(self, job_id: int, keys: bytes, key_size_bytes: int) -> None:
+        """Accept a job that looks keys up. Does not block.
+
+        Raises:
+            TypeError: An argument of the wrong type; nothing was accepted.
+            ValueError: An argument of the wrong size; nothing was accepted.
+            RuntimeError: The engine is closed.
+        """
+        number = check_job_id(job_id)
+        check_keys(keys, key_size_bytes)
+        self._core.submit(number, "lookup", keys, key_size_bytes, [])
+
+    def poll(self) -> list[Completion]:
+        """Return the jobs that finished since the last call, each exactly once. Does not block."""
+        return self._core.poll()
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Block until no accepted job is unfinished; False when `timeout_s` passed first.
+
+        Raises:
+            TypeError: `timeout_s` is neither None nor a number.
+            ValueError: `timeout_s` is negative or NaN.
+        """
+        if timeout_s is None:
+            return self._core.drain(None)
+        if not isinstance(timeout_s, int | float):
+            raise type_error("timeout_s", "None or a number of seconds", timeout_s)
+        if not timeout_s >= 0:
+            raise ValueError("timeout_s must be None or a number of seconds from 0")
+        return self._core.drain(min(timeout_s, threading.TIMEOUT_MAX))
+
+    def close(self) -> None:
+        """Cancel queued ops, wait for running ones, join the threads, release the buffer.
+
+        Completions that remain can still be polled. May be called again, from any thread.
+        """
+        self._core.close()
+
+    def stats(self) -> dict[str, int]:
+        """Return counts of events since the start, and `inflight_jobs`. Does not block."""
+        return self._core.stats()
+
+    def _submit_transfer(
+        self, kind: str, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]
+    ) -> None:
+        number = check_job_id(job_id)
+        count = check_keys(keys, key_size_bytes)
+        ids = check_ints("chunk_ids", chunk_ids)
+        check_lengths(keys=range(count), chunk_ids=ids)
+        self._core.submit(number, kind, keys, key_size_bytes, ids)
+
+
+def _bind(buffer: Buffer) -> tuple[memoryview, int, int]:
+    """Return a flat view of the primary tier, its number of chunks and their size in bytes."""
+    flat = flat_view("buffer", buffer, writable=True)
+    with memoryview(buffer) as view:
+        shape, itemsize = tuple(view.shape or ()), view.itemsize
+    if len(shape) == _BUFFER_DIMENSIONS and itemsize == 1 and len(flat) > 0:
+        return flat, shape[0], shape[1]
+    flat.release()
+    raise ValueError(
+        f"buffer must have shape (num_chunks, chunk_size_bytes) with one byte an element, got shape {shape} "
+        f"with {itemsize} bytes an element"
+    )

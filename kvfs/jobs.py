@@ -1,0 +1,191 @@
+"""What a job's result looks like, and the interface that both I/O implementations keep.
+
+`kvfs_ext` (C++) and `kvfs.fallback` (Python) satisfy `IoBackend`; the behaviour behind it is written
+down in docs/engine.md. An outcome is an errno, one a key, in the job's order:
+
+- `SUCCESS` (0): stored, loaded, or (lookup) present;
+- `ENOENT`: load, lookup: no such chunk;
+- `EBADMSG`: load, lookup: a file that is not of the chunk's size;
+- `EINVAL`: the chunk id lies outside the buffer, or the system said so;
+- `ECANCELED`: the engine was closed before the op started;
+- any other (`EISDIR`, `ELOOP`, `EACCES`, `ENOSPC`, `EROFS`, ...): what the system said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    # collections.abc.Buffer appeared in 3.12; type checkers know this module, nobody imports it.
+    from typing_extensions import Buffer
+
+SUCCESS: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What became of one job; the Python engine's own. Every accepted job gets exactly one.
+
+    Attributes:
+        job_id: The caller's number for the job, echoed.
+        kind: "store", "load" or "lookup".
+        outcomes: One errno a key, in the job's order; see the module's docstring.
+        bytes_moved: Bytes that crossed the file system; a duplicate store moves none.
+        queue_s: Seconds from acceptance until the first op started.
+        transfer_s: Seconds from the first op's start until the last one's end.
+        detail: A sentence on the first failure by position; empty when there was none. That a
+            chunk is absent is a lookup's answer, not a failure.
+    """
+
+    job_id: int
+    kind: str
+    outcomes: list[int]
+    bytes_moved: int
+    queue_s: float
+    transfer_s: float
+    detail: str
+
+
+class CompletionLike(Protocol):
+    """What became of one job, from either implementation; `Completion` explains the attributes."""
+
+    @property
+    def job_id(self) -> int:
+        """Return the caller's number for the job."""
+
+    @property
+    def kind(self) -> str:
+        """Return "store", "load" or "lookup"."""
+
+    @property
+    def outcomes(self) -> list[int]:
+        """Return one errno a key, in the job's order."""
+
+    @property
+    def bytes_moved(self) -> int:
+        """Return the bytes that crossed the file system."""
+
+    @property
+    def queue_s(self) -> float:
+        """Return the seconds until the first op started."""
+
+    @property
+    def transfer_s(self) -> float:
+        """Return the seconds from the first op's start to the last one's end."""
+
+    @property
+    def detail(self) -> str:
+        """Return a sentence on the first failure, or the empty string."""
+
+
+class EngineLike(Protocol):
+    """Threads that run jobs against one namespace; thread-safe, from either implementation."""
+
+    def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
+        """Accept a job that stores rows of the primary tier. Does not block.
+
+        Args:
+            job_id: Echoed in the completion.
+            keys: The keys, packed one after the other.
+            key_size_bytes: Bytes of one key: the hash and 4 bytes of group index, big-endian.
+            chunk_ids: One row a key. A row outside the buffer is that key's EINVAL.
+
+        Raises:
+            TypeError: An argument of the wrong type; nothing was accepted.
+            ValueError: An argument of the wrong size; nothing was accepted.
+            RuntimeError: The engine is closed.
+        """
+
+    def submit_load(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
+        """Accept a job that loads into rows of the primary tier; as `submit_store`."""
+
+    def submit_lookup(self, job_id: int, keys: bytes, key_size_bytes: int) -> None:
+        """Accept a job that looks keys up; as `submit_store`."""
+
+    def poll(self) -> Sequence[CompletionLike]:
+        """Return the jobs that finished since the last call, each exactly once. Does not block."""
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Block until no accepted job is unfinished; False when `timeout_s` passed first."""
+
+    def close(self) -> None:
+        """Cancel queued ops, wait for running ones, join the threads, release the buffer."""
+
+    def stats(self) -> dict[str, int]:
+        """Return counts of events since the start, and `inflight_jobs`."""
+
+
+class EngineFactory(Protocol):
+    """The `Engine` class of an implementation."""
+
+    def __call__(
+        self,
+        base_path: str,
+        buffer: Buffer,
+        n_read_threads: int,
+        n_write_threads: int,
+        use_o_direct: bool = True,
+    ) -> EngineLike:
+        """Start an engine on the namespace `base_path`.
+
+        Args:
+            base_path: The namespace's directory; made by the first store.
+            buffer: The primary tier: writable, C-contiguous, one byte an element, of shape
+                (num_chunks, chunk_size_bytes). Held until `close()`.
+            n_read_threads: Threads that prefer loads and lookups, 1 to 1024.
+            n_write_threads: Threads that prefer stores, 1 to 1024.
+            use_o_direct: Whether to try O_DIRECT.
+
+        Raises:
+            TypeError: An argument of the wrong type.
+            ValueError: An argument with a wrong value.
+        """
+
+
+class IoBackend(Protocol):
+    """The module of an implementation: `kvfs_ext` or `kvfs.fallback`."""
+
+    @property
+    def Engine(self) -> EngineFactory:  # noqa: N802 - a class, seen as the module's attribute
+        """Return the engine class."""
+
+    def batch_lookup(self, paths: list[str]) -> list[bool]:
+        """Tell for each path whether a regular file that is not empty lies there. Blocks."""
+
+    def batch_store(
+        self, tmp_paths: list[str], dest_paths: list[str], buffers: list[Buffer], use_o_direct: bool = True
+    ) -> None:
+        """Store each buffer at its destination through its temporary. Blocks.
+
+        Raises:
+            TypeError: Not a list, or an element of the wrong type.
+            ValueError: A bad path or buffer, or lists of different lengths.
+            OSError: The first failure, with `errno`, `filename` and `num_succeeded`.
+        """
+
+    def batch_load(self, paths: list[str], buffers: list[Buffer], use_o_direct: bool = True) -> None:
+        """Fill each buffer from the file of exactly its size at its path. Blocks.
+
+        Raises:
+            TypeError: Not a list, or an element of the wrong type.
+            ValueError: A bad path or buffer, or lists of different lengths.
+            OSError: The first failure, with `errno`, `filename` and `num_succeeded`.
+        """
+
+    def copy_pages(
+        self,
+        src: Buffer,
+        dst: Buffer,
+        src_offsets: list[int],
+        dst_offsets: list[int],
+        page_size_bytes: int,
+    ) -> None:
+        """Copy a page from each offset of `src` to the matching offset of `dst`. Blocks.
+
+        Raises:
+            TypeError: An argument of the wrong type.
+            ValueError: A bad buffer, or a range outside of one; nothing was copied.
+        """

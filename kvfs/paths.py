@@ -1,0 +1,132 @@
+"""Where a namespace and its chunks lie: the same paths as vLLM's `FileMapper`, file for file."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+GROUP_INDEX_BYTES: Final = 4
+_DIGEST_DIGITS: Final = 12
+_DIRECTORY_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
+
+_logger = logging.getLogger("kvfs")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Namespace:
+    """The directory that one model configuration owns.
+
+    Attributes:
+        root_dir: Directory of all namespaces.
+        fields: What distinguishes this configuration, JSON values by name; `model_name` is among them.
+        rank: Rank of the worker whose chunks these are; ranks share `config.json`.
+    """
+
+    root_dir: str
+    fields: Mapping[str, object]
+    rank: int = 0
+
+    @property
+    def config_dir(self) -> str:
+        """The directory of `config.json`: `<root>/<model>_<12 digits of the fields' SHA-256>`."""
+        canonical = json.dumps(dict(self.fields), sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(canonical.encode()).hexdigest()[:_DIGEST_DIGITS]
+        model = str(self.fields["model_name"]).replace("/", "_")
+        return f"{self.root_dir}/{model}_{digest}"
+
+    @property
+    def base_path(self) -> str:
+        """The directory of this rank's chunks."""
+        return f"{self.config_dir}_r{self.rank}"
+
+    @property
+    def config_path(self) -> str:
+        """The file that says which configuration this namespace is."""
+        return f"{self.config_dir}/config.json"
+
+    def chunk_path(self, key: bytes) -> str:
+        """Return the file of a chunk.
+
+        The engines format paths themselves; this is for people and tests.
+
+        Args:
+            key: The block hash and 4 bytes of group index, big-endian (vLLM's `OffloadKey`).
+        """
+        digits = key[:-GROUP_INDEX_BYTES].hex()
+        group = int.from_bytes(key[-GROUP_INDEX_BYTES:], "big")
+        return f"{self.base_path}/{digits[:3]}/{digits[3:5]}_g{group}/{digits}.bin"
+
+    def write_config(self) -> None:
+        """Make the namespace's directory and its `config.json`, whole or not at all. Blocks.
+
+        A file that cannot be read as JSON (a writer died half-way) is written again.
+
+        Raises:
+            OSError: The directory or the file cannot be made; the message says what to change.
+            ValueError: The file is there and describes another configuration.
+        """
+        try:
+            os.makedirs(self.config_dir, _DIRECTORY_MODE, exist_ok=True)
+            found = self._read_config()
+            if found == dict(self.fields):
+                return
+            if found is not None:
+                difference = _difference(found, self.fields)
+                raise ValueError(
+                    f"{self.config_path} describes another configuration ({difference}); "
+                    "remove that directory or use another root_dir"
+                )
+            self._publish_config()
+        except OSError as error:
+            code = error.errno or errno.EIO
+            raise OSError(
+                code,
+                f"cannot prepare the kvfs namespace ({error.strerror or error}); "
+                "set root_dir to a directory that this user can write",
+                self.config_path,
+            ) from error
+
+    def _read_config(self) -> object:
+        """Return what `config.json` holds, None if there is nothing to trust."""
+        try:
+            fd = os.open(self.config_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        with open(fd, "rb") as file:
+            try:
+                return json.loads(file.read())
+            except ValueError:
+                _logger.warning(
+                    "%s is not JSON (a writer died half-way?); writing it again", self.config_path
+                )
+                return None
+
+    def _publish_config(self) -> None:
+        temporary = f"{self.config_path}_{secrets.token_hex(16)}.tmp"
+        fd = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE
+        )
+        try:
+            with open(fd, "w", encoding="utf-8") as file:
+                json.dump(dict(self.fields), file, indent=2, sort_keys=True)
+            os.replace(temporary, self.config_path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def _difference(found: object, wanted: Mapping[str, object]) -> str:
+    if not isinstance(found, dict):
+        return f"a {type(found).__name__} instead of an object"
+    names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+    return "; ".join(f"{name}: {found.get(name)!r} there, {wanted.get(name)!r} here" for name in names)

@@ -1,0 +1,184 @@
+"""The secondary tier that vLLM calls: start here and follow a key down to `pread`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadingEvent,
+    OffloadKey,
+    ReqContext,
+    RequestOffloadingContext,
+    ScheduleEndContext,
+)
+from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManager, TransferJob
+
+from kvfs.config import TierConfig
+from kvfs.engine import ChunkEngine
+from kvfs.jobs import SUCCESS
+from kvfs.vllm_adapter import translate
+from kvfs.vllm_adapter.lookup import LookupTable
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_offload.base import OffloadingSpec
+    from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
+
+_logger = logging.getLogger("kvfs")
+
+
+class KvfsSecondaryTierManager(SecondaryTierManager):
+    """vLLM's `fs` tier on kvfs's engine: same options, same directory, same files.
+
+    vLLM calls all methods under its manager's lock, not always from one thread. None of them but
+    `drain_jobs` and `shutdown` waits for the disk.
+    """
+
+    medium: ClassVar[Medium] = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: OffloadingSpec,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: BackpressureDetector | None = None,
+        **options: object,
+    ) -> None:
+        """Check the options, make the namespace, start the engine.
+
+        Args:
+            offloading_spec: vLLM's normalized configuration.
+            primary_kv_view: The primary tier, int8, shape (num_chunks, row_stride_bytes). Pinned until
+                `shutdown()`.
+            tier_type: The name in the configuration.
+            backpressure_detector: vLLM's, or None.
+            **options: The fields of `TierConfig`.
+
+        Raises:
+            ValueError: A wrong option, or a namespace of another configuration.
+            TypeError: An option of the wrong type.
+            OSError: The namespace cannot be written.
+        """
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        config = TierConfig.from_options(options)
+        self.locality = _locality(config.locality)
+        self._emits_events = config.enable_kv_events and _events_enabled(offloading_spec, tier_type)
+        self._events: list[OffloadingEvent] = []
+        self._keys_by_job: dict[JobId, Sequence[OffloadKey]] = {}
+        self._results: list[JobResult] = []
+        self._lookups = LookupTable()
+        self._answers_due = False
+        namespace = translate.namespace_of(config.root_dir, offloading_spec)
+        self._engine = ChunkEngine(namespace, primary_kv_view, config)
+
+    @override
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    @override
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        if self._answers_due:
+            self._answers_due = False
+            self._collect()
+        present = self._lookups.ask(key, req_context.req_id)
+        if present is None:
+            return LookupResult.RETRY
+        return LookupResult.HIT if present else LookupResult.MISS
+
+    @override
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        """Send the step's questions to the disk as one job."""
+        batch = self._lookups.take_batch()
+        if batch is not None:
+            self._engine.submit_lookup(*batch)
+        # One look a step is enough: the answers come while the model runs.
+        self._answers_due = self._lookups.waiting
+
+    @override
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._lookups.forget(req_context.req_id)
+
+    @override
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        keys = self._remember(job_metadata)
+        self._engine.submit_store(job_metadata.job_id, keys, job_metadata.chunk_ids.tolist())
+
+    @override
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        keys = self._remember(job_metadata)
+        self._engine.submit_load(job_metadata.job_id, keys, job_metadata.chunk_ids.tolist())
+
+    @override
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        self._collect()
+        results, self._results = self._results, []
+        return results
+
+    @override
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        events, self._events = self._events, []
+        return events
+
+    @override
+    def drain_jobs(self) -> None:
+        self._engine.drain()
+
+    @override
+    def shutdown(self) -> None:
+        """End the threads without running what is queued, and let go of the primary tier."""
+        self._engine.close()
+
+    def _remember(self, job: TransferJob) -> Sequence[OffloadKey]:
+        keys = list(job.keys)
+        self._keys_by_job[job.job_id] = keys
+        return keys
+
+    def _collect(self) -> None:
+        """Take what the engine has finished and sort it: verdicts here, results for vLLM there."""
+        for completion in self._engine.poll():
+            if completion.kind == "lookup":
+                self._lookups.answer(completion.job_id, completion.outcomes)
+                continue
+            keys = self._keys_by_job.pop(completion.job_id)
+            result = translate.job_result(completion, keys)
+            self._results.append(result)
+            if completion.kind == "load":
+                if not result.success:
+                    failed = [
+                        key for key, code in zip(keys, completion.outcomes, strict=True) if code != SUCCESS
+                    ]
+                    self._lookups.deny(failed)
+            elif result.success and keys and self._emits_events:
+                self._events.append(
+                    OffloadingEvent(
+                        keys=list(keys), medium=self.medium, removed=False, locality=self.locality
+                    )
+                )
+
+
+def _locality(name: str | None) -> Locality | None:
+    if name is None:
+        return None
+    try:
+        return Locality(name)
+    except ValueError:
+        known = ", ".join(locality.value for locality in Locality)
+        raise ValueError(
+            f"kvfs option 'locality' must be a Locality of vLLM ({known}), got {name!r}"
+        ) from None
+
+
+def _events_enabled(offloading_spec: OffloadingSpec, tier_type: str) -> bool:
+    if offloading_spec.kv_events_config.enable_kv_cache_events:
+        return True
+    _logger.warning(
+        "enable_kv_events is set on the secondary tier %r, but vLLM's KV cache events are off; the tier "
+        "emits none. Set enable_kv_cache_events in vLLM's kv_events_config.",
+        tier_type,
+    )
+    return False

@@ -32,7 +32,8 @@ int open_retrying(const char* path, int flags, mode_t mode) {
 // Go on buffered with the descriptor at hand; the bytes that moved already stay valid.
 Status leave_direct(File& file) {
   const int flags = ::fcntl(file.fd.get(), F_GETFL);
-  if (flags < 0 || ::fcntl(file.fd.get(), F_SETFL, flags & ~O_DIRECT) != 0) return Status::from_errno("fcntl");
+  if (flags < 0 || ::fcntl(file.fd.get(), F_SETFL, flags & ~O_DIRECT) != 0)
+    return Status::from_errno("fcntl");
   file.direct = false;
   return Status::success();
 }
@@ -90,7 +91,8 @@ Status inspect(const Fd& fd, Entry& entry) {
   return Status::success();
 }
 
-Status create_exclusive(const std::string& path, std::span<const std::byte> bytes, DirectPolicy& direct, File& file) {
+Status create_exclusive(const std::string& path, std::span<const std::byte> bytes, DirectPolicy& direct,
+                        File& file) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
   bool made_directories = false;
   file.direct = direct.wants(bytes);

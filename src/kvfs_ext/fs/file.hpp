@@ -59,7 +59,8 @@ Status inspect(const Fd& fd, Entry& entry);
 
 // Create `path` exclusively for writing `bytes`, with its missing parent directories.
 // EEXIST when it is there already; nothing of another writer is touched.
-Status create_exclusive(const std::string& path, std::span<const std::byte> bytes, DirectPolicy& direct, File& file);
+Status create_exclusive(const std::string& path, std::span<const std::byte> bytes, DirectPolicy& direct,
+                        File& file);
 
 // Open `path` for reading into `bytes`. A link at the last component fails with ELOOP; a FIFO does
 // not block.

@@ -139,7 +139,8 @@ Engine::Claim Engine::claim(const Preference& preference) {
     if (queued.empty()) continue;
     const std::shared_ptr<Job> job = queued.front();
     const std::size_t begin = job->next_op;
-    const std::size_t end = std::min(begin + (kind == JobKind::kLookup ? kLookupsPerClaim : 1), job->keys.count());
+    const std::size_t end =
+        std::min(begin + (kind == JobKind::kLookup ? kLookupsPerClaim : 1), job->keys.count());
     job->next_op = end;
     if (end == job->keys.count()) queued.pop_front();
     return {job, begin, end};
@@ -167,8 +168,8 @@ Status Engine::execute_op(Job& job, std::size_t op, std::string& path, std::size
     path = "row " + std::to_string(chunk_id) + " of a buffer of " + std::to_string(buffer_.num_chunks);
     return Status::failure(EINVAL, job.kind == JobKind::kLoad ? "load" : "store");
   }
-  const std::span<std::byte> bytes(buffer_.data + static_cast<std::size_t>(chunk_id) * buffer_.chunk_size_bytes,
-                                   buffer_.chunk_size_bytes);
+  const std::span<std::byte> bytes(
+      buffer_.data + static_cast<std::size_t>(chunk_id) * buffer_.chunk_size_bytes, buffer_.chunk_size_bytes);
   if (job.kind == JobKind::kLoad) return layouts::load_file(context_, path, bytes, moved);
   return layouts::store_file(context_, layouts::temporary_path(path), path, bytes, moved);
 }

@@ -23,7 +23,7 @@
 namespace kvfs::jobs {
 
 struct EngineOptions {
-  std::string base_path;      // the namespace's directory, made on the first store
+  std::string base_path;            // the namespace's directory, made on the first store
   std::size_t n_read_threads = 0;   // prefer lookups and loads
   std::size_t n_write_threads = 0;  // prefer stores; either kind takes what is there
   bool use_o_direct = true;
@@ -55,7 +55,8 @@ class Engine {
 
   // Accept a job; false after close(), and then nothing was taken. `chunk_ids` is empty for a
   // lookup and as long as the keys otherwise. An id outside the buffer is that key's EINVAL.
-  [[nodiscard]] bool submit(std::int64_t job_id, JobKind kind, PackedKeys keys, std::vector<std::int64_t> chunk_ids);
+  [[nodiscard]] bool submit(std::int64_t job_id, JobKind kind, PackedKeys keys,
+                            std::vector<std::int64_t> chunk_ids);
 
   // The jobs that ended since the last call, each exactly once over the engine's life, also after close().
   [[nodiscard]] std::vector<Completion> poll();

@@ -40,12 +40,14 @@ int mismatch(const fs::Entry& entry, std::size_t size_bytes) {
 void remove_truncated(FilesContext& context, const std::string& path, const fs::Entry& proven) {
   fs::Entry current;
   if (!fs::inspect(path, current).ok()) return;
-  if (current.kind != fs::Kind::kRegular || current.device != proven.device || current.inode != proven.inode) return;
+  if (current.kind != fs::Kind::kRegular || current.device != proven.device || current.inode != proven.inode)
+    return;
   if (fs::remove(path).ok()) count(context.counters.removed_files);
 }
 
 // Move the whole temporary into place. `moved` becomes 0 when another writer was first.
-Status publish(FilesContext& context, const std::string& temporary, const std::string& path, std::size_t& moved) {
+Status publish(FilesContext& context, const std::string& temporary, const std::string& path,
+               std::size_t& moved) {
   const Status published = fs::move(temporary, path, fs::Replace::kNever);
   if (published.code != EEXIST) return published;
   fs::Entry entry;
@@ -127,14 +129,16 @@ Status store_file(FilesContext& context, const std::string& temporary, const std
   return status;
 }
 
-Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes, std::size_t& moved) {
+Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
+                 std::size_t& moved) {
   moved = 0;
   fs::File file;
   if (const Status opened = fs::open_existing(path, bytes, context.direct, file); !opened.ok()) return opened;
   fs::Entry entry;
   if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
   if (const int wrong = mismatch(entry, bytes.size()); wrong != 0) {
-    if (entry.kind == fs::Kind::kRegular && entry.size_bytes < bytes.size()) remove_truncated(context, path, entry);
+    if (entry.kind == fs::Kind::kRegular && entry.size_bytes < bytes.size())
+      remove_truncated(context, path, entry);
     return Status::failure(wrong, "load");
   }
   if (const Status read = fs::read_all(file, bytes, context.direct, moved); !read.ok()) return read;

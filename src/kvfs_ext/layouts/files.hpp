@@ -50,7 +50,8 @@ Status store_file(FilesContext& context, const std::string& temporary, const std
 
 // Fill `bytes` from the file at `path`, which must have exactly that size (EBADMSG otherwise). A
 // shorter file is removed: its truncation is proven. On failure the content of `bytes` is unspecified.
-Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes, std::size_t& moved);
+Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
+                 std::size_t& moved);
 
 // Whether a chunk of `size_bytes` lies at `path`: success, ENOENT, or what is wrong with it.
 Status lookup_file(const std::string& path, std::size_t size_bytes);

@@ -9,7 +9,9 @@ namespace kvfs::python {
 
 namespace {
 
-std::string python_type_name(nb::handle object) { return nb::cast<std::string>(nb::handle(object.type()).attr("__name__")); }
+std::string python_type_name(nb::handle object) {
+  return nb::cast<std::string>(nb::handle(object.type()).attr("__name__"));
+}
 
 std::string indexed(const char* name, std::size_t index) {
   return std::string(name) + "[" + std::to_string(index) + "]";
@@ -25,7 +27,8 @@ void check_list(nb::handle object, const char* name) {
 
 BufferView::BufferView(nb::handle object, Access access, const std::string& name) {
   if (!PyObject_CheckBuffer(object.ptr())) {
-    throw nb::type_error((name + " must be an object with the buffer protocol (a memoryview, a NumPy array), got " +
+    throw nb::type_error((name +
+                          " must be an object with the buffer protocol (a memoryview, a NumPy array), got " +
                           python_type_name(object))
                              .c_str());
   }
@@ -72,7 +75,8 @@ std::vector<std::string> path_list(nb::handle object, const char* name) {
   check_list(object, name);
   std::vector<std::string> paths;
   paths.reserve(nb::len(object));
-  for (nb::handle element : nb::borrow<nb::list>(object)) paths.push_back(path(element, indexed(name, paths.size())));
+  for (nb::handle element : nb::borrow<nb::list>(object))
+    paths.push_back(path(element, indexed(name, paths.size())));
   return paths;
 }
 
@@ -83,7 +87,8 @@ std::vector<BufferView> buffer_list(nb::handle object, Access access, const char
   for (nb::handle element : nb::borrow<nb::list>(object)) {
     buffers.emplace_back(element, access, indexed(name, buffers.size()));
     if (buffers.back().bytes().empty()) {
-      throw nb::value_error((indexed(name, buffers.size() - 1) + " is empty; a chunk has at least one byte").c_str());
+      throw nb::value_error(
+          (indexed(name, buffers.size() - 1) + " is empty; a chunk has at least one byte").c_str());
     }
   }
   return buffers;

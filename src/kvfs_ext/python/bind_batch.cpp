@@ -70,7 +70,7 @@ void batch_load(nb::handle paths_object, nb::handle buffers_object, bool use_o_d
 }  // namespace
 
 void bind_batch(nb::module_& module) {
-  module.def("batch_lookup", &batch_lookup, nb::arg("paths"),
+  module.def("batch_lookup", &batch_lookup, nb::arg("paths").none(),
              nb::sig("def batch_lookup(paths: list[str]) -> list[bool]"),
              R"(Say for each path whether a regular file that is not empty lies there.
 
@@ -85,8 +85,8 @@ Returns:
 Raises:
     TypeError: ``paths`` is no list or an element is no str.
     ValueError: A path has a null character or cannot be encoded.)");
-  module.def("batch_store", &batch_store, nb::arg("tmp_paths"), nb::arg("dest_paths"), nb::arg("buffers"),
-             nb::arg("use_o_direct").noconvert() = true,
+  module.def("batch_store", &batch_store, nb::arg("tmp_paths").none(), nb::arg("dest_paths").none(),
+             nb::arg("buffers").none(), nb::arg("use_o_direct").noconvert() = true,
              nb::sig("def batch_store(tmp_paths: list[str], dest_paths: list[str], "
                      "buffers: list[typing_extensions.Buffer], use_o_direct: bool = True) -> None"),
              R"(Store each buffer at its path, whole or not at all.
@@ -104,7 +104,7 @@ Raises:
     TypeError: An argument is no list, an element no str or no buffer.
     ValueError: The lists differ in length, a path has a null character, a buffer is empty or not C-contiguous.
     OSError: The first store that failed, with ``errno``, ``filename`` and ``num_succeeded``.)");
-  module.def("batch_load", &batch_load, nb::arg("paths"), nb::arg("buffers"),
+  module.def("batch_load", &batch_load, nb::arg("paths").none(), nb::arg("buffers").none(),
              nb::arg("use_o_direct").noconvert() = true,
              nb::sig("def batch_load(paths: list[str], buffers: list[typing_extensions.Buffer], "
                      "use_o_direct: bool = True) -> None"),

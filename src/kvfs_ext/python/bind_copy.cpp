@@ -15,14 +15,15 @@ namespace kvfs::python {
 
 namespace {
 
-void check_ranges(const std::vector<std::int64_t>& offsets, std::size_t length, std::size_t size, const char* name) {
+void check_ranges(const std::vector<std::int64_t>& offsets, std::size_t length, std::size_t size,
+                  const char* name) {
   for (std::size_t i = 0; i < offsets.size(); ++i) {
     // Written so that no sum can overflow.
     const auto offset = static_cast<std::uint64_t>(offsets[i]);
     if (offsets[i] >= 0 && length <= size && offset <= size - length) continue;
-    throw nb::value_error((std::string(name) + "[" + std::to_string(i) + "]: a page of " + std::to_string(length) +
-                           " bytes at offset " + std::to_string(offsets[i]) + " lies outside a buffer of " +
-                           std::to_string(size) + " bytes")
+    throw nb::value_error((std::string(name) + "[" + std::to_string(i) + "]: a page of " +
+                           std::to_string(length) + " bytes at offset " + std::to_string(offsets[i]) +
+                           " lies outside a buffer of " + std::to_string(size) + " bytes")
                               .c_str());
   }
 }
@@ -35,7 +36,8 @@ void copy_pages(nb::handle src_object, nb::handle dst_object, nb::handle src_off
   const std::vector<std::int64_t> dst_offsets = integer_list(dst_offsets_object, "dst_offsets");
   check_same_length(src_offsets.size(), "src_offsets", dst_offsets.size(), "dst_offsets");
   if (page_size_bytes < 0) {
-    throw nb::value_error(("page_size_bytes must not be negative, got " + std::to_string(page_size_bytes)).c_str());
+    throw nb::value_error(
+        ("page_size_bytes must not be negative, got " + std::to_string(page_size_bytes)).c_str());
   }
   const auto length = static_cast<std::size_t>(page_size_bytes);
   const std::span<std::byte> from = src.bytes();
@@ -53,8 +55,8 @@ void copy_pages(nb::handle src_object, nb::handle dst_object, nb::handle src_off
 }  // namespace
 
 void bind_copy(nb::module_& module) {
-  module.def("copy_pages", &copy_pages, nb::arg("src"), nb::arg("dst"), nb::arg("src_offsets"),
-             nb::arg("dst_offsets"), nb::arg("page_size_bytes"),
+  module.def("copy_pages", &copy_pages, nb::arg("src").none(), nb::arg("dst").none(),
+             nb::arg("src_offsets").none(), nb::arg("dst_offsets").none(), nb::arg("page_size_bytes"),
              nb::sig("def copy_pages(src: typing_extensions.Buffer, dst: typing_extensions.Buffer, "
                      "src_offsets: list[int], dst_offsets: list[int], page_size_bytes: int) -> None"),
              R"(Copy pages of one size from offsets of one buffer to offsets of another.

@@ -27,8 +27,8 @@ constexpr std::int64_t kThreadsMax = 1024;
 
 std::size_t thread_count(std::int64_t count, const char* name) {
   if (count < 1 || count > kThreadsMax) {
-    throw nb::value_error((std::string(name) + " must be between 1 and " + std::to_string(kThreadsMax) + ", got " +
-                           std::to_string(count))
+    throw nb::value_error((std::string(name) + " must be between 1 and " + std::to_string(kThreadsMax) +
+                           ", got " + std::to_string(count))
                               .c_str());
   }
   return static_cast<std::size_t>(count);
@@ -39,25 +39,28 @@ jobs::PrimaryBuffer primary_buffer(const BufferView& view) {
   if (raw.ndim != 2 || raw.itemsize != 1 || raw.shape[0] < 1 || raw.shape[1] < 1) {
     std::string shape;
     for (int i = 0; i < raw.ndim; ++i) shape += (i > 0 ? ", " : "") + std::to_string(raw.shape[i]);
-    throw nb::value_error(("buffer must have shape (num_chunks, chunk_size_bytes) with one byte an element, got shape (" +
-                           shape + ") with " + std::to_string(raw.itemsize) + " bytes an element")
-                              .c_str());
+    throw nb::value_error(
+        ("buffer must have shape (num_chunks, chunk_size_bytes) with one byte an element, got shape (" +
+         shape + ") with " + std::to_string(raw.itemsize) + " bytes an element")
+            .c_str());
   }
-  return {view.bytes().data(), static_cast<std::size_t>(raw.shape[0]), static_cast<std::size_t>(raw.shape[1])};
+  return {view.bytes().data(), static_cast<std::size_t>(raw.shape[0]),
+          static_cast<std::size_t>(raw.shape[1])};
 }
 
 jobs::PackedKeys packed_keys(nb::bytes keys, std::int64_t key_size_bytes) {
   constexpr auto kMin = static_cast<std::int64_t>(layouts::kKeySizeMin);
   constexpr auto kMax = static_cast<std::int64_t>(layouts::kKeySizeMax);
   if (key_size_bytes < kMin || key_size_bytes > kMax) {
-    throw nb::value_error(("key_size_bytes must be between " + std::to_string(kMin) + " and " + std::to_string(kMax) +
-                           " (a hash and 4 bytes of group index), got " + std::to_string(key_size_bytes))
+    throw nb::value_error(("key_size_bytes must be between " + std::to_string(kMin) + " and " +
+                           std::to_string(kMax) + " (a hash and 4 bytes of group index), got " +
+                           std::to_string(key_size_bytes))
                               .c_str());
   }
   const auto key_size = static_cast<std::size_t>(key_size_bytes);
   if (keys.size() % key_size != 0) {
-    throw nb::value_error(("keys has " + std::to_string(keys.size()) + " bytes, which is no multiple of key_size_bytes " +
-                           std::to_string(key_size_bytes))
+    throw nb::value_error(("keys has " + std::to_string(keys.size()) +
+                           " bytes, which is no multiple of key_size_bytes " + std::to_string(key_size_bytes))
                               .c_str());
   }
   return {std::string(keys.c_str(), keys.size()), key_size};
@@ -78,11 +81,12 @@ const char* kind_name(jobs::JobKind kind) {
 // Owns the engine and the pin on its buffer; methods are called with the GIL.
 class BoundEngine {
  public:
-  BoundEngine(nb::handle base_path, nb::handle buffer, std::int64_t n_read_threads, std::int64_t n_write_threads,
-              bool use_o_direct) {
+  BoundEngine(nb::handle base_path, nb::handle buffer, std::int64_t n_read_threads,
+              std::int64_t n_write_threads, bool use_o_direct) {
     jobs::EngineOptions options;
     options.base_path = path(base_path, "base_path");
-    if (options.base_path.empty()) throw nb::value_error("base_path must not be empty; give the namespace's directory");
+    if (options.base_path.empty())
+      throw nb::value_error("base_path must not be empty; give the namespace's directory");
     options.n_read_threads = thread_count(n_read_threads, "n_read_threads");
     options.n_write_threads = thread_count(n_write_threads, "n_write_threads");
     options.use_o_direct = use_o_direct;
@@ -112,7 +116,8 @@ class BoundEngine {
               std::vector<std::int64_t> chunk_ids) {
     check_process();
     jobs::PackedKeys packed = packed_keys(keys, key_size_bytes);
-    if (kind != jobs::JobKind::kLookup) check_same_length(packed.count(), "keys", chunk_ids.size(), "chunk_ids");
+    if (kind != jobs::JobKind::kLookup)
+      check_same_length(packed.count(), "keys", chunk_ids.size(), "chunk_ids");
     if (!engine_->submit(job_id, kind, std::move(packed), std::move(chunk_ids))) {
       throw std::runtime_error("the engine is closed; make a new one to submit jobs");
     }
@@ -125,15 +130,17 @@ class BoundEngine {
 
   bool drain(std::optional<double> timeout_s) {
     check_process();
-    if (timeout_s && !(*timeout_s >= 0)) throw nb::value_error("timeout_s must be None or a number of seconds from 0");
+    if (timeout_s && !(*timeout_s >= 0))
+      throw nb::value_error("timeout_s must be None or a number of seconds from 0");
     using Clock = jobs::Clock;
     // Wake up now and then, so that Ctrl-C ends the wait.
     constexpr auto kSlice = std::chrono::milliseconds(100);
     constexpr double kLongest = 1e9;
     const std::optional<Clock::time_point> deadline =
-        timeout_s ? std::optional(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
-                                                     std::min(*timeout_s, kLongest))))
-                  : std::nullopt;
+        timeout_s
+            ? std::optional(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                               std::chrono::duration<double>(std::min(*timeout_s, kLongest))))
+            : std::nullopt;
     while (true) {
       Clock::duration slice = kSlice;
       if (deadline) slice = std::clamp(*deadline - Clock::now(), Clock::duration::zero(), slice);
@@ -170,7 +177,8 @@ class BoundEngine {
  private:
   void check_process() const {
     if (!engine_->in_owner_process()) {
-      throw std::runtime_error("this engine belongs to the process that was forked; make a new one in this process");
+      throw std::runtime_error(
+          "this engine belongs to the process that was forked; make a new one in this process");
     }
   }
 
@@ -187,7 +195,8 @@ Raises:
     RuntimeError: The engine is closed, or belongs to the process that this one was forked from.)";
 
 void bind_completion(nb::module_& module) {
-  nb::class_<jobs::Completion>(module, "Completion", "What became of one job. Every accepted job gets exactly one.")
+  nb::class_<jobs::Completion>(module, "Completion",
+                               "What became of one job. Every accepted job gets exactly one.")
       .def_ro("job_id", &jobs::Completion::job_id, "The id given at submission.")
       .def_prop_ro(
           "kind", [](const jobs::Completion& completion) { return kind_name(completion.kind); },
@@ -206,11 +215,13 @@ void bind_completion(nb::module_& module) {
 void bind_engine(nb::module_& module) {
   bind_completion(module);
   nb::class_<BoundEngine>(module, "Engine", "Threads that store, load and look up chunks of one namespace.")
-      .def(nb::init<nb::handle, nb::handle, std::int64_t, std::int64_t, bool>(), nb::arg("base_path"), nb::arg("buffer"),
-           nb::arg("n_read_threads"), nb::arg("n_write_threads"), nb::arg("use_o_direct").noconvert() = true,
-           nb::sig("def __init__(self, base_path: str, buffer: typing_extensions.Buffer, n_read_threads: int, "
-                   "n_write_threads: int, use_o_direct: bool = True) -> None"),
-           R"(Start the threads and pin the buffer until close().
+      .def(
+          nb::init<nb::handle, nb::handle, std::int64_t, std::int64_t, bool>(), nb::arg("base_path").none(),
+          nb::arg("buffer").none(), nb::arg("n_read_threads"), nb::arg("n_write_threads"),
+          nb::arg("use_o_direct").noconvert() = true,
+          nb::sig("def __init__(self, base_path: str, buffer: typing_extensions.Buffer, n_read_threads: int, "
+                  "n_write_threads: int, use_o_direct: bool = True) -> None"),
+          R"(Start the threads and pin the buffer until close().
 
 Args:
     base_path: The namespace's directory; made by the first store.
@@ -226,32 +237,40 @@ Raises:
     OSError: The system has no room for that many threads.)")
       .def(
           "submit_store",
-          [](BoundEngine& self, std::int64_t job_id, nb::bytes keys, std::int64_t key_size_bytes, nb::handle chunk_ids) {
+          [](BoundEngine& self, std::int64_t job_id, nb::bytes keys, std::int64_t key_size_bytes,
+             nb::handle chunk_ids) {
             self.submit(job_id, jobs::JobKind::kStore, std::move(keys), key_size_bytes,
                         integer_list(chunk_ids, "chunk_ids"));
           },
-          nb::arg("job_id"), nb::arg("keys"), nb::arg("key_size_bytes"), nb::arg("chunk_ids"),
-          nb::sig("def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None"),
-          (std::string("Enqueue the store of the chunks in these rows under these keys. Never blocks.") + kSubmitRaises)
+          nb::arg("job_id"), nb::arg("keys"), nb::arg("key_size_bytes"), nb::arg("chunk_ids").none(),
+          nb::sig("def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: "
+                  "list[int]) -> None"),
+          (std::string("Enqueue the store of the chunks in these rows under these keys. Never blocks.") +
+           kSubmitRaises)
               .c_str())
       .def(
           "submit_load",
-          [](BoundEngine& self, std::int64_t job_id, nb::bytes keys, std::int64_t key_size_bytes, nb::handle chunk_ids) {
+          [](BoundEngine& self, std::int64_t job_id, nb::bytes keys, std::int64_t key_size_bytes,
+             nb::handle chunk_ids) {
             self.submit(job_id, jobs::JobKind::kLoad, std::move(keys), key_size_bytes,
                         integer_list(chunk_ids, "chunk_ids"));
           },
-          nb::arg("job_id"), nb::arg("keys"), nb::arg("key_size_bytes"), nb::arg("chunk_ids"),
-          nb::sig("def submit_load(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None"),
-          (std::string("Enqueue the load of these keys into these rows. Never blocks.") + kSubmitRaises).c_str())
+          nb::arg("job_id"), nb::arg("keys"), nb::arg("key_size_bytes"), nb::arg("chunk_ids").none(),
+          nb::sig("def submit_load(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: "
+                  "list[int]) -> None"),
+          (std::string("Enqueue the load of these keys into these rows. Never blocks.") + kSubmitRaises)
+              .c_str())
       .def(
           "submit_lookup",
           [](BoundEngine& self, std::int64_t job_id, nb::bytes keys, std::int64_t key_size_bytes) {
             self.submit(job_id, jobs::JobKind::kLookup, std::move(keys), key_size_bytes, {});
           },
           nb::arg("job_id"), nb::arg("keys"), nb::arg("key_size_bytes"),
-          (std::string("Enqueue the question which of these keys are on disk. Never blocks.") + kSubmitRaises).c_str())
+          (std::string("Enqueue the question which of these keys are on disk. Never blocks.") + kSubmitRaises)
+              .c_str())
       .def("poll", &BoundEngine::poll,
-           "Take the jobs that ended since the last call, each exactly once. Never blocks; works after close().")
+           "Take the jobs that ended since the last call, each exactly once. Never blocks; works after "
+           "close().")
       .def("drain", &BoundEngine::drain, nb::arg("timeout_s").none() = nb::none(),
            R"(Wait until no accepted job is unfinished. Blocks without the GIL.
 
@@ -266,7 +285,8 @@ Returns:
 Blocks without the GIL until the last running operation has returned. The completions that remain can
 still be polled. May be called again.)")
       .def("stats", &BoundEngine::stats, nb::sig("def stats(self) -> dict[str, int]"),
-           "Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files; and "
+           "Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files; "
+           "and "
            "inflight_jobs now.");
 }
 

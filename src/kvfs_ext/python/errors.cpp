@@ -14,7 +14,8 @@ void raise_os_error(const Status& status, const std::string& path, std::size_t n
   const nb::object filename =
       nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
   if (!filename.is_valid()) nb::raise_python_error();
-  const std::string text = std::string(status.step) + " failed: " + std::generic_category().message(status.code);
+  const std::string text =
+      std::string(status.step) + " failed: " + std::generic_category().message(status.code);
   // OSError picks FileNotFoundError and its kin from the errno.
   const nb::object error = nb::handle(PyExc_OSError)(status.code, text, filename);
   error.attr("num_succeeded") = num_succeeded;

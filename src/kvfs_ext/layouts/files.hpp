@@ -16,8 +16,8 @@ namespace kvfs::layouts {
 // A key is a hash of any length and the group index, big-endian.
 inline constexpr std::size_t kGroupIndexBytes = 4;
 inline constexpr std::size_t kKeySizeMin = kGroupIndexBytes + 1;
-// Twice the hash in hex and ".bin" must fit a file name of 255 bytes; a temporary's suffix too.
-inline constexpr std::size_t kKeySizeMax = kGroupIndexBytes + 100;
+// Long before this the file system says ENAMETOOLONG; the bound keeps lengths sane.
+inline constexpr std::size_t kKeySizeMax = 255;
 
 // Events that operations count; shared by all threads of an engine.
 struct FilesCounters {

@@ -13,21 +13,25 @@ std::string python_type_name(nb::handle object) {
   return nb::cast<std::string>(nb::handle(object.type()).attr("__name__"));
 }
 
-std::string indexed(const char* name, std::size_t index) {
-  return std::string(name) + "[" + std::to_string(index) + "]";
+ArgumentName element_of(const char* name, std::size_t index) {
+  return {name, static_cast<std::ptrdiff_t>(index)};
 }
 
-void check_list(nb::handle object, const char* name) {
+// The elements of a list as they are now: converting one may run Python code that changes the list.
+nb::tuple elements_of(nb::handle object, const char* name) {
   if (!nb::isinstance<nb::list>(object)) {
     throw nb::type_error((std::string(name) + " must be a list, got " + python_type_name(object)).c_str());
   }
+  const nb::object elements = nb::steal(PyList_AsTuple(object.ptr()));
+  if (!elements.is_valid()) nb::raise_python_error();
+  return nb::borrow<nb::tuple>(elements);
 }
 
 }  // namespace
 
-BufferView::BufferView(nb::handle object, Access access, const std::string& name) {
+BufferView::BufferView(nb::handle object, Access access, ArgumentName name) {
   if (!PyObject_CheckBuffer(object.ptr())) {
-    throw nb::type_error((name +
+    throw nb::type_error((name.text() +
                           " must be an object with the buffer protocol (a memoryview, a NumPy array), got " +
                           python_type_name(object))
                              .c_str());
@@ -42,7 +46,7 @@ BufferView::BufferView(nb::handle object, Access access, const std::string& name
   }
   if (wrong != nullptr) {
     PyBuffer_Release(&view_);
-    throw nb::value_error((name + wrong).c_str());
+    throw nb::value_error((name.text() + wrong).c_str());
   }
 }
 
@@ -53,9 +57,9 @@ BufferView::BufferView(BufferView&& other) noexcept : view_(other.view_) {
 
 BufferView::~BufferView() { PyBuffer_Release(&view_); }
 
-std::string path(nb::handle object, const std::string& name) {
+std::string path(nb::handle object, ArgumentName name) {
   if (!nb::isinstance<nb::str>(object)) {
-    throw nb::type_error((name + " must be a str, got " + python_type_name(object)).c_str());
+    throw nb::type_error((name.text() + " must be a str, got " + python_type_name(object)).c_str());
   }
   // os.fsencode's rules: a surrogate that stands for an undecodable byte is fine, a lone one is
   // UnicodeEncodeError, which is a ValueError.
@@ -66,45 +70,46 @@ std::string path(nb::handle object, const std::string& name) {
   if (PyBytes_AsStringAndSize(encoded.ptr(), &data, &size) != 0) nb::raise_python_error();
   std::string text(data, static_cast<std::size_t>(size));
   if (text.find('\0') != std::string::npos) {
-    throw nb::value_error((name + " has an embedded null character; no file can have that name").c_str());
+    throw nb::value_error(
+        (name.text() + " has an embedded null character; no file can have that name").c_str());
   }
   return text;
 }
 
 std::vector<std::string> path_list(nb::handle object, const char* name) {
-  check_list(object, name);
+  const nb::tuple elements = elements_of(object, name);
   std::vector<std::string> paths;
-  paths.reserve(nb::len(object));
-  for (nb::handle element : nb::borrow<nb::list>(object))
-    paths.push_back(path(element, indexed(name, paths.size())));
+  paths.reserve(elements.size());
+  for (nb::handle element : elements) paths.push_back(path(element, element_of(name, paths.size())));
   return paths;
 }
 
 std::vector<BufferView> buffer_list(nb::handle object, Access access, const char* name) {
-  check_list(object, name);
+  const nb::tuple elements = elements_of(object, name);
   std::vector<BufferView> buffers;
-  buffers.reserve(nb::len(object));
-  for (nb::handle element : nb::borrow<nb::list>(object)) {
-    buffers.emplace_back(element, access, indexed(name, buffers.size()));
+  buffers.reserve(elements.size());
+  for (nb::handle element : elements) {
+    buffers.emplace_back(element, access, element_of(name, buffers.size()));
     if (buffers.back().bytes().empty()) {
       throw nb::value_error(
-          (indexed(name, buffers.size() - 1) + " is empty; a chunk has at least one byte").c_str());
+          (element_of(name, buffers.size() - 1).text() + " is empty; a chunk has at least one byte").c_str());
     }
   }
   return buffers;
 }
 
 std::vector<std::int64_t> integer_list(nb::handle object, const char* name) {
-  check_list(object, name);
+  const nb::tuple elements = elements_of(object, name);
   std::vector<std::int64_t> numbers;
-  numbers.reserve(nb::len(object));
-  for (nb::handle element : nb::borrow<nb::list>(object)) {
+  numbers.reserve(elements.size());
+  for (nb::handle element : elements) {
     // Takes NumPy's integers too; TypeError for what is no integer.
     const nb::object index = nb::steal(PyNumber_Index(element.ptr()));
     if (!index.is_valid()) {
       PyErr_Clear();
       throw nb::type_error(
-          (indexed(name, numbers.size()) + " must be an integer, got " + python_type_name(element)).c_str());
+          (element_of(name, numbers.size()).text() + " must be an integer, got " + python_type_name(element))
+              .c_str());
     }
     int overflow = 0;
     const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);

@@ -16,12 +16,22 @@ namespace nb = nanobind;
 
 enum class Access { kRead, kWrite };
 
+// How messages call an argument: "buffer", or "buffers[3]" for an element. Text is made on failure alone.
+struct ArgumentName {
+  const char* name;
+  std::ptrdiff_t index = -1;
+
+  [[nodiscard]] std::string text() const {
+    return index < 0 ? name : std::string(name) + "[" + std::to_string(index) + "]";
+  }
+};
+
 // A C-contiguous buffer, pinned for as long as this object lives. Move-only; destroy with the GIL.
 class BufferView {
  public:
-  // `name` is for messages, for example "buffers[3]". TypeError without the buffer protocol,
+  // TypeError without the buffer protocol,
   // ValueError when not C-contiguous, or read-only and `access` is kWrite.
-  BufferView(nb::handle object, Access access, const std::string& name);
+  BufferView(nb::handle object, Access access, ArgumentName name);
   BufferView(BufferView&& other) noexcept;
   BufferView(const BufferView&) = delete;
   BufferView& operator=(const BufferView&) = delete;
@@ -39,8 +49,8 @@ class BufferView {
 
 // A list of str as file-system paths. `name` is the argument's.
 std::vector<std::string> path_list(nb::handle object, const char* name);
-// One str as a file-system path; `name` may have an index.
-std::string path(nb::handle object, const std::string& name);
+// One str as a file-system path.
+std::string path(nb::handle object, ArgumentName name);
 // A list of buffers, none of them empty.
 std::vector<BufferView> buffer_list(nb::handle object, Access access, const char* name);
 // A list of integers. One that does not fit 64 bits becomes -1, which no range contains.

@@ -30,8 +30,8 @@ void check_ranges(const std::vector<std::int64_t>& offsets, std::size_t length, 
 
 void copy_pages(nb::handle src_object, nb::handle dst_object, nb::handle src_offsets_object,
                 nb::handle dst_offsets_object, std::int64_t page_size_bytes) {
-  const BufferView src(src_object, Access::kRead, "src");
-  const BufferView dst(dst_object, Access::kWrite, "dst");
+  const BufferView src(src_object, Access::kRead, {"src"});
+  const BufferView dst(dst_object, Access::kWrite, {"dst"});
   const std::vector<std::int64_t> src_offsets = integer_list(src_offsets_object, "src_offsets");
   const std::vector<std::int64_t> dst_offsets = integer_list(dst_offsets_object, "dst_offsets");
   check_same_length(src_offsets.size(), "src_offsets", dst_offsets.size(), "dst_offsets");

@@ -84,13 +84,13 @@ class BoundEngine {
   BoundEngine(nb::handle base_path, nb::handle buffer, std::int64_t n_read_threads,
               std::int64_t n_write_threads, bool use_o_direct) {
     jobs::EngineOptions options;
-    options.base_path = path(base_path, "base_path");
+    options.base_path = path(base_path, {"base_path"});
     if (options.base_path.empty())
       throw nb::value_error("base_path must not be empty; give the namespace's directory");
     options.n_read_threads = thread_count(n_read_threads, "n_read_threads");
     options.n_write_threads = thread_count(n_write_threads, "n_write_threads");
     options.use_o_direct = use_o_direct;
-    auto view = std::make_unique<BufferView>(buffer, Access::kWrite, "buffer");
+    auto view = std::make_unique<BufferView>(buffer, Access::kWrite, ArgumentName{"buffer"});
     const jobs::PrimaryBuffer memory = primary_buffer(*view);
     try {
       engine_ = std::make_unique<jobs::Engine>(std::move(options), memory);

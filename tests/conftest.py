@@ -31,6 +31,11 @@ def pytest_configure() -> None:
         )
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("needs_root") is not None and os.geteuid() != 0:
+        pytest.skip("needs root: it mounts a file system")
+
+
 def pytest_report_header() -> str:
     name, reason = backend.describe()
     return f"kvfs: {name} ({reason}), package in {Path(kvfs.__file__).parent}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import random
 import shutil
 import subprocess
@@ -225,8 +224,6 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
     with contextlib.ExitStack() as stack:
 
         def mount_one(kind: str, *, source: str = "none", options: str = "") -> Path:
-            if os.geteuid() != 0:
-                pytest.skip(f"only root mounts {kind}")
             directory = Path(tempfile.mkdtemp(prefix="mount-", dir=tmp_path))
             command = ["mount", "-t", kind, *(["-o", options] if options else []), source, str(directory)]
             result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)

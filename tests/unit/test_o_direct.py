@@ -107,8 +107,6 @@ def test_refused_at_open_needs_root_goes_on_buffered_and_stops_trying(
 @pytest.fixture
 def loop_device_4k(tmp_path: Path) -> Iterator[str]:
     """Yield a loop device with sectors of 4 KiB that carries an ext4."""
-    if os.geteuid() != 0:
-        pytest.skip("only root makes loop devices")
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(16 << 20)

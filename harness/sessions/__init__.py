@@ -1,0 +1,1 @@
+"""Helpers of noxfile.py; nothing is installed when they run, so they import the standard library alone."""

@@ -107,7 +107,14 @@ def adapter(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure vLLM with every tier, cold, from host memory and from disk; `-- --quick`, `-- --help`."""
     python = vllm_environment(session)
-    session.run(python, "-m", "harness.bench", *session.posargs, env=INSTALLED_ONLY, external=True)
+    session.run(
+        *(python, "-m", "harness.bench", *session.posargs),
+        env=INSTALLED_ONLY,
+        external=True,
+        # After Ctrl-C it ends the servers that it started; nox would kill it after half a second.
+        interrupt_timeout=30,
+        terminate_timeout=30,
+    )
 
 
 def dependency_group(name: str) -> "list[str]":

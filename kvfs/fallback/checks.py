@@ -115,7 +115,7 @@ def flat_view(name: str, buffer: Buffer, *, writable: bool) -> memoryview:
         if not view.c_contiguous:
             raise ValueError(f"{name} must be C-contiguous; copy it into a contiguous buffer first")
         if writable and view.readonly:
-            raise ValueError(f"{name} is read-only; it must be writable, because bytes are copied into it")
+            raise ValueError(f"{name} must be writable, because chunks are loaded into it")
         # raw() also flattens formats that memoryview.cast() refuses, such as ctypes' "<B".
         return PickleBuffer(buffer).raw()
 

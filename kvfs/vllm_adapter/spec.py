@@ -22,6 +22,8 @@ class KvfsOffloadingSpec(TieringOffloadingSpec):
     tier works under it.
     """
 
+    _worker: OffloadingWorker | None
+
     @override
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         if not current_platform.is_cpu():

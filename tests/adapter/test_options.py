@@ -81,7 +81,7 @@ def test_wrong_option_is_refused_with_its_name_and_value(
 
 
 def test_missing_root_dir_is_named() -> None:
-    view = memoryview(np.zeros((2, CHUNK_BYTES), dtype=np.int8))
+    view = np.zeros((2, CHUNK_BYTES), dtype=np.int8).data
     with pytest.raises(ValueError, match="needs the option 'root_dir'"):
         SecondaryTierFactory.create_secondary_tier({"type": "kvfs"}, view, make_spec())
 
@@ -129,9 +129,9 @@ def test_config_file_of_another_configuration_is_refused_with_the_field(make_tie
     "view",
     [
         pytest.param(memoryview(bytes(2 * CHUNK_BYTES)).cast("B", (2, CHUNK_BYTES)), id="read-only"),
-        pytest.param(memoryview(np.zeros((2, CHUNK_BYTES), dtype=np.int16)), id="two-bytes-an-element"),
-        pytest.param(memoryview(np.zeros(CHUNK_BYTES, dtype=np.int8)), id="one-dimension"),
-        pytest.param(memoryview(np.zeros((4, CHUNK_BYTES), dtype=np.int8)[::2]), id="not-contiguous"),
+        pytest.param(np.zeros((2, CHUNK_BYTES), dtype=np.int16).data, id="two-bytes-an-element"),
+        pytest.param(np.zeros(CHUNK_BYTES, dtype=np.int8).data, id="one-dimension"),
+        pytest.param(np.zeros((4, CHUNK_BYTES), dtype=np.int8)[::2].data, id="not-contiguous"),
     ],
 )
 def test_wrong_primary_buffer_is_refused_by_name(tmp_path: Path, view: memoryview) -> None:

@@ -29,7 +29,7 @@ def test_tier_and_spec_are_known_by_name() -> None:
 
 
 def test_tier_is_found_by_module_path_without_the_plugin(tmp_path: Path) -> None:
-    view = memoryview(np.zeros((2, CHUNK_BYTES), dtype=np.int8))
+    view = np.zeros((2, CHUNK_BYTES), dtype=np.int8).data
     config = {
         "type": "KvfsSecondaryTierManager",
         "module_path": "kvfs.vllm_adapter.tier",

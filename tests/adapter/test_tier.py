@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vllm.v1.kv_offload.base import Locality, Medium
+from vllm.v1.kv_offload.base import Locality, Medium, ReqContext
 from vllm_parts import CHUNK_BYTES, NUM_CHUNKS, Tier, keys_of
 
 MakeTier = Callable[..., Tier]
@@ -243,9 +243,7 @@ def test_no_python_thread_runs_when_extension_is_active(make_tier: MakeTier) -> 
     assert bool(names) == (backend.describe()[0] == "fallback")
 
 
-def _context(request_id: str):  # noqa: ANN202
-    from vllm.v1.kv_offload.base import ReqContext  # noqa: PLC0415
-
+def _context(request_id: str) -> ReqContext:
     return ReqContext(req_id=request_id)
 
 

@@ -92,7 +92,7 @@ class Tier:
         # Page-aligned like vLLM's region: the stock tier knows no other way to use O_DIRECT.
         self.memory = mmap.mmap(-1, NUM_CHUNKS * CHUNK_BYTES)
         self.rows = np.frombuffer(self.memory, dtype=np.int8).reshape(NUM_CHUNKS, CHUNK_BYTES)
-        self.view = memoryview(self.rows)
+        self.view = self.rows.data
         self.spec = make_spec(**(spec_options or {}))
         config = {
             "type": tier_type,

@@ -194,6 +194,10 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         return
     directory = Path(tempfile.mkdtemp(prefix="kvfs-tests-", dir="/dev/shm"))
     yield directory
+    # A test may have left a directory that its owner cannot write.
+    for path in [directory, *directory.rglob("*")]:
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o700)
     shutil.rmtree(directory)
 
 

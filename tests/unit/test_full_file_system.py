@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import resource
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from system_tools import MKFS
 
 from kvfs.jobs import IoBackend
 
@@ -27,7 +29,7 @@ def small(request: pytest.FixtureRequest, mount: Mount, tmp_path: Path) -> Path:
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(8 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(image)], check=True, timeout=30)
+    subprocess.run([MKFS, "-q", "-F", "-m", "0", str(image)], check=True, timeout=30)
     return mount("ext4", source=str(image), options="loop")
 
 
@@ -130,31 +132,38 @@ def test_read_only_file_system_fails_stores_with_erofs_and_still_loads(
     assert rig.engine.stats()["removed_files"] == 0
 
 
-@pytest.fixture
-def file_size_limit() -> Iterator[int]:
-    """Limit files of this process to half a chunk: writes come back short, then fail with EFBIG."""
+FILE_SIZE_LIMIT = CHUNK_SIZE_BYTES // 2
+
+
+@contextlib.contextmanager
+def file_size_limit() -> Iterator[None]:
+    """Limit files of this process to half a chunk: writes come back short, then fail with EFBIG.
+
+    Around the store alone: pytest's own output may be a file, too.
+    """
     previous = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit = CHUNK_SIZE_BYTES // 2
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, previous[1]))
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, previous)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE_LIMIT, previous[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
 
 
 @pytest.mark.parametrize("use_o_direct", [True, False], ids=["direct", "buffered"])
 def test_store_short_write_fails_with_the_errno_and_leaves_nothing(
-    start_rig: StartRig, storage: Path, file_size_limit: int, use_o_direct: bool
+    start_rig: StartRig, storage: Path, use_o_direct: bool
 ) -> None:
-    rig = start_rig(storage, num_chunks=1, chunk_size_bytes=2 * file_size_limit, use_o_direct=use_o_direct)
-    assert rig.store([rig.key(1), rig.key(2)], [0, 0]).outcomes == [errno.EFBIG] * 2
+    rig = start_rig(storage, num_chunks=1, chunk_size_bytes=2 * FILE_SIZE_LIMIT, use_o_direct=use_o_direct)
+    with file_size_limit():
+        completion = rig.store([rig.key(1), rig.key(2)], [0, 0])
+    assert completion.outcomes == [errno.EFBIG] * 2
     assert [path for path in storage.rglob("*") if path.is_file()] == []
 
 
-def test_batch_store_short_write_raises_the_errno_and_leaves_nothing(
-    io: IoBackend, storage: Path, file_size_limit: int
-) -> None:
-    small, large = bytes(file_size_limit), bytes(file_size_limit + 1)
+def test_batch_store_short_write_raises_the_errno_and_leaves_nothing(io: IoBackend, storage: Path) -> None:
+    small, large = bytes(FILE_SIZE_LIMIT), bytes(FILE_SIZE_LIMIT + 1)
     names = [str(storage / name) for name in ("small", "large")]
-    with pytest.raises(OSError, match=r".+") as caught:
+    with file_size_limit(), pytest.raises(OSError, match=r".+") as caught:
         io.batch_store([f"{name}.tmp" for name in names], names, [small, large])
     assert caught.value.errno == errno.EFBIG
     assert caught.value.num_succeeded == 1  # type: ignore[attr-defined]

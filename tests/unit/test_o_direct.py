@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from system_tools import MKFS
 
 from kvfs.jobs import IoBackend
 
@@ -115,7 +116,7 @@ def loop_device_4k(tmp_path: Path) -> Iterator[str]:
     if made.returncode != 0:
         pytest.skip(f"this system gives no loop device: {made.stderr.strip()}")
     device = made.stdout.strip()
-    subprocess.run(["mkfs.ext4", "-q", "-b", "4096", device], check=True, timeout=30)
+    subprocess.run([MKFS, "-q", "-b", "4096", device], check=True, timeout=30)
     yield device
     subprocess.run(["losetup", "--detach", device], check=True, timeout=30)
 

@@ -1,0 +1,159 @@
+"""Tests of reading guidellm's and lm-eval's results: recorded ones, and ones that have changed shape."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import accuracy, load
+from harness.errors import OutputShapeError, UsageError
+from harness.load import LoadError, Workload
+
+TWO_CONVERSATIONS = Workload(
+    prefix_tokens=384, prefix_count=32, prompt_tokens=48, output_tokens=8, turns=2, conversations=2
+)
+
+
+def rewritten(source: Path, directory: Path, change: Callable[[Any], None]) -> Path:
+    """Return a copy of a JSON file with a change."""
+    content = json.loads(source.read_text())
+    change(content)
+    path = directory / source.name
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_guidellm_result_gives_one_value_a_request_by_turn(data: Path) -> None:
+    result = load.parse(data / "guidellm-0.8.1.json", TWO_CONVERSATIONS)
+    assert {turn: len(values) for turn, values in result.ttft_ms_by_turn.items()} == {1: 2, 2: 2}
+    # A first turn computes its prefix, a second one finds it in host memory.
+    assert statistics.median(result.ttft_ms_by_turn[1]) > 2 * statistics.median(result.ttft_ms_by_turn[2])
+    duration_s = json.loads((data / "guidellm-0.8.1.json").read_text())["benchmarks"][0]["duration"]
+    assert result.requests_per_s == pytest.approx(4 / duration_s)
+    assert result.output_tokens_per_s == pytest.approx(4 * 8 / duration_s)
+    assert result.shared_prefixes == 0
+
+
+def test_guidellm_result_with_equal_prefixes_counts_them(data: Path, tmp_path: Path) -> None:
+    def share(report: Any) -> None:  # noqa: ANN401 - JSON
+        requests = report["benchmarks"][0]["requests"]["successful"]
+        requests[2]["request_args"] = requests[0]["request_args"]
+
+    path = rewritten(data / "guidellm-0.8.1.json", tmp_path, share)
+    assert load.parse(path, TWO_CONVERSATIONS).shared_prefixes == 1
+
+
+def test_guidellm_digest_tells_other_prompts_apart_and_ignores_their_order(
+    data: Path, tmp_path: Path
+) -> None:
+    def swap(report: Any) -> None:  # noqa: ANN401 - JSON
+        report["benchmarks"][0]["requests"]["successful"].reverse()
+
+    def alter(report: Any) -> None:  # noqa: ANN401 - JSON
+        report["benchmarks"][0]["requests"]["successful"][0]["request_args"] = '{"body": {"prompt": "other"}}'
+
+    original = load.parse(data / "guidellm-0.8.1.json", TWO_CONVERSATIONS).prompts
+    swapped = rewritten(data / "guidellm-0.8.1.json", tmp_path, swap)
+    assert load.parse(swapped, TWO_CONVERSATIONS).prompts == original
+    altered = rewritten(data / "guidellm-0.8.1.json", tmp_path, alter)
+    assert load.parse(altered, TWO_CONVERSATIONS).prompts != original
+
+
+def test_guidellm_result_without_the_very_last_answer_counts(data: Path, tmp_path: Path) -> None:
+    """The tool may end before it has taken the last answer; that must not fail a run of half an hour."""
+
+    def lose(report: Any) -> None:  # noqa: ANN401 - JSON
+        report["benchmarks"][0]["requests"]["successful"].pop()
+
+    result = load.parse(rewritten(data / "guidellm-0.8.1.json", tmp_path, lose), TWO_CONVERSATIONS)
+    assert [len(values) for values in result.ttft_ms_by_turn.values()] == [2, 1]
+
+
+def test_guidellm_result_without_a_first_turn_fails(data: Path, tmp_path: Path) -> None:
+    def lose(report: Any) -> None:  # noqa: ANN401 - JSON
+        report["benchmarks"][0]["requests"]["successful"].pop(0)
+
+    with pytest.raises(LoadError, match="3 of 4 requests succeeded"):
+        load.parse(rewritten(data / "guidellm-0.8.1.json", tmp_path, lose), TWO_CONVERSATIONS)
+
+
+def test_guidellm_result_with_failed_requests_says_why_they_failed(data: Path, tmp_path: Path) -> None:
+    def fail(report: Any) -> None:  # noqa: ANN401 - JSON
+        requests = report["benchmarks"][0]["requests"]
+        requests["errored"] = [requests["successful"].pop() for _ in range(2)]
+        for request in requests["errored"]:
+            request["info"]["error"] = "connection refused"
+
+    with pytest.raises(LoadError, match=r"2 of 4 requests succeeded .*2 times connection refused"):
+        load.parse(rewritten(data / "guidellm-0.8.1.json", tmp_path, fail), TWO_CONVERSATIONS)
+
+
+@pytest.mark.parametrize("missing", ["time_to_first_token_ms", "info", "request_args", "output_tokens"])
+def test_guidellm_result_of_another_shape_is_refused(data: Path, tmp_path: Path, missing: str) -> None:
+    def change(report: Any) -> None:  # noqa: ANN401 - JSON
+        del report["benchmarks"][0]["requests"]["successful"][0][missing]
+
+    with pytest.raises(OutputShapeError, match=rf"not a result of guidellm 0.8 .*{missing}.*pinned version"):
+        load.parse(rewritten(data / "guidellm-0.8.1.json", tmp_path, change), TWO_CONVERSATIONS)
+
+
+def test_guidellm_result_that_is_missing_or_cut_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(OutputShapeError, match="FileNotFoundError"):
+        load.parse(tmp_path / "missing.json", TWO_CONVERSATIONS)
+    cut = tmp_path / "cut.json"
+    cut.write_text((data / "guidellm-0.8.1.json").read_text()[:1000])
+    with pytest.raises(OutputShapeError, match="JSONDecodeError"):
+        load.parse(cut, TWO_CONVERSATIONS)
+
+
+def test_guidellm_is_told_everything_that_makes_a_run_repeatable() -> None:
+    argv = load.command_line(
+        "http://127.0.0.1:1", Path("model"), TWO_CONVERSATIONS, 4, 1889, Path("result.json")
+    )
+    options = dict(zip(argv[1:-1:2], argv[2::2], strict=True))
+    assert options["--constraint"] == "kind=max_requests,count=4"
+    assert options["--seed"] == "kind=static,value=1889"
+    assert options["--profile"] == "kind=concurrent,streams=4"
+    assert options["--data-loader"].startswith("kind=pytorch,samples=2,")
+    assert json.loads(options["--backend"])["extras"] == {"body": {"temperature": 0}}
+    assert json.loads(options["--data"])["prefix_buckets"][0]["prefix_count"] == 32
+
+
+def test_lm_eval_samples_give_one_score_a_document_in_their_order(data: Path, tmp_path: Path) -> None:
+    result = accuracy.parse(data / "lm-eval-0.4.13.jsonl", 896, 3)
+    assert result.scores == [0.2, 0.2, 0.2]
+    lines = (data / "lm-eval-0.4.13.jsonl").read_text().splitlines()
+    shuffled = tmp_path / "samples.jsonl"
+    shuffled.write_text("\n".join([lines[2], lines[0], lines[1]]))
+    assert accuracy.parse(shuffled, 896, 3) == result
+
+
+def test_lm_eval_samples_of_another_length_are_refused(data: Path) -> None:
+    with pytest.raises(OutputShapeError, match=r"scores for 1024 tokens \(KeyError: '1024'\)"):
+        accuracy.parse(data / "lm-eval-0.4.13.jsonl", 1024, 3)
+
+
+def test_lm_eval_samples_that_lack_documents_are_refused(data: Path) -> None:
+    with pytest.raises(OutputShapeError, match="expected 4 scores"):
+        accuracy.parse(data / "lm-eval-0.4.13.jsonl", 896, 4)
+
+
+def test_lm_eval_samples_of_another_shape_are_refused(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    lines = [json.loads(line) for line in (data / "lm-eval-0.4.13.jsonl").read_text().splitlines()]
+    del lines[1]["prompt_hash"]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(OutputShapeError, match=r"lm-eval 0.4.13 .*prompt_hash"):
+        accuracy.parse(path, 896, 3)
+
+
+def test_tasks_are_parsed_and_unknown_ones_named() -> None:
+    assert accuracy.parse_tasks("ruler_vt, niah_single_1") == ["ruler_vt", "niah_single_1"]
+    assert accuracy.parse_tasks("") == []
+    with pytest.raises(UsageError, match=r"unknown task 'gsm8k'; choose from niah_single_1,ruler_vt"):
+        accuracy.parse_tasks("gsm8k")

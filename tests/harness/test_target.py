@@ -1,0 +1,95 @@
+"""Test the whole benchmark against a server that it did not start: guidellm's own mock server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness import records
+from harness.processes import GuardedProcess
+from harness.server import free_port, is_healthy
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 100.0
+
+
+@pytest.fixture
+def mock_server(tmp_path: Path) -> Iterator[str]:
+    port = free_port()
+    program = "import sys; from guidellm.__main__ import cli; sys.exit(cli())"
+    options = ["mock-server", "--host=127.0.0.1", f"--port={port}", "--ttft-ms=30", "--itl-ms=2"]
+    with GuardedProcess(
+        [sys.executable, "-c", program, *options],
+        log_path=tmp_path / "mock.log",
+        env=os.environ,
+        cwd=tmp_path,
+        grace_s=2.0,
+    ) as process:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        address = f"http://127.0.0.1:{port}"
+        while not is_healthy(address):
+            assert process.poll() is None, process.tail()
+            assert time.monotonic() < deadline, process.tail()
+            time.sleep(0.1)
+        yield address
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A tokenizer of bytes: small, made here, and able to say any word."""
+    from tokenizers.implementations import ByteLevelBPETokenizer  # noqa: PLC0415 - seconds to import
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    bytes_alone = ByteLevelBPETokenizer()
+    bytes_alone.train_from_iterator(["a"], vocab_size=257)
+    directory = tmp_path / "tokenizer"
+    PreTrainedTokenizerFast(tokenizer_object=bytes_alone._tokenizer).save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.slow
+def test_target_is_measured_cold_and_again(mock_server: str, tokenizer: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--quick", "--conversations=2", "--streams=1,2", "--tasks="]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "harness.bench", *options),
+            *("--target", f"{mock_server}/v1", "--tokenizer", str(tokenizer), "--out", str(out)),
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = records.read(out / "records.jsonl")
+    assert {record.arm for record in found} == {"target"}
+    ttft = {(r.phase, r.case["streams"], r.case["turn"]): r.values for r in found if r.metric == "ttft_ms"}
+    assert set(ttft) == {(p, s, t) for p in ("cold", "host") for s in (1, 2) for t in (1, 2)}
+    assert all(value > 25 for phase, _, turn in ttft for value in ttft[phase, _, turn])
+    assert {len(values) for (_, _, turn), values in ttft.items() if turn == 1} == {2}
+    # The same was asked twice, and something else with another number of streams.
+    inputs = {(r.phase, r.case["streams"]): r.case["inputs"] for r in found if r.metric == "requests_per_s"}
+    assert inputs["cold", 1] == inputs["host", 1] != inputs["cold", 2] == inputs["host", 2]
+    assert "no token counts: " in result.stdout
+    assert "TTFT ms" in result.stdout
+    report = (out / "report.md").read_text()
+    assert "No check applies" in report
+    assert json.loads((out / "records.jsonl").read_text().splitlines()[0])["env"]["seed"] > 0
+    left = [p.info["cmdline"] for p in psutil.process_iter(["cmdline"]) if _is_ours(p.info["cmdline"], out)]
+    assert left == []
+
+
+def _is_ours(command: list[str] | None, out: Path) -> bool:
+    return any(str(out) in argument for argument in command or ())

@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,8 +62,8 @@ def versions() -> dict[str, str]:
 def of_arm(arm: Arm, log: Path) -> dict[str, object]:
     """Return what differs from arm to arm: which engine did the I/O, and how.
 
-    Both tiers try O_DIRECT and warn when they had to leave it. Neither has another I/O back end yet than
-    pread and pwrite, "psync".
+    Both tiers try O_DIRECT and warn when they had to leave it. vLLM's own has no other I/O back end than
+    pread and pwrite, "psync"; kvfs says which one it uses.
 
     Args:
         arm: The arm.
@@ -74,7 +75,7 @@ def of_arm(arm: Arm, log: Path) -> dict[str, object]:
     refused = any("WARNING" in line and "O_DIRECT" in line for line in text.splitlines())
     return {
         "engine": engine_in(text) if arm.engine else _stock_engine(),
-        "io_backend": "psync",
+        "io_backend": io_backend_in(text) if arm.engine else "psync",
         "o_direct": not refused,
     }
 
@@ -84,6 +85,12 @@ def engine_in(log: str) -> str:
     # The last one counts: the engine core makes its choice after the API server.
     found = [(log.rfind(sentence), name) for sentence, name in _ENGINE_SENTENCES.items() if sentence in log]
     return max(found)[1] if found else UNKNOWN
+
+
+def io_backend_in(log: str) -> str:
+    """Return how kvfs loads chunks by its own word in a server's log, "unknown" if it did not say."""
+    found = re.findall(r"kvfs serves .* through (\w+) \(", log)
+    return found[-1] if found else UNKNOWN
 
 
 def _stock_engine() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 N_THREADS_MAX: Final = 1024
+IO_ENGINES: Final = ("auto", "uring", "psync")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class TierConfig:
         enable_kv_events: Emit a stored event for each store job that succeeds.
         locality: Where the directory lies as seen from vLLM, a name of its `Locality`, or None.
         use_o_direct: Try to bypass the page cache.
+        io_engine: How chunks are loaded: "uring" (io_uring), "psync" (plain reads), or "auto", which asks a
+            probe in the directory at start.
 
     Raises:
         TypeError: An option of the wrong type.
@@ -34,6 +37,7 @@ class TierConfig:
     enable_kv_events: bool = False
     locality: str | None = None
     use_o_direct: bool = True
+    io_engine: str = "auto"
 
     def __post_init__(self) -> None:
         """Check each option."""
@@ -54,6 +58,8 @@ class TierConfig:
                 raise TypeError(_wrong(name, "true or false", getattr(self, name)))
         if self.locality is not None and not isinstance(self.locality, str):
             raise TypeError(_wrong("locality", "a string or null", self.locality))
+        if self.io_engine not in IO_ENGINES:
+            raise ValueError(_wrong("io_engine", f"one of {', '.join(IO_ENGINES)}", self.io_engine))
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> TierConfig:

@@ -46,11 +46,18 @@ class ChunkEngine:
         self.namespace = namespace
         self._warned_direct = False
         self._native = backend.load().Engine(
-            namespace.base_path, buffer, config.n_read_threads, config.n_write_threads, config.use_o_direct
+            namespace.base_path,
+            buffer,
+            config.n_read_threads,
+            config.n_write_threads,
+            config.use_o_direct,
+            config.io_engine,
         )
         _logger.info(
-            "kvfs serves %s with %d read and %d write threads",
+            "kvfs serves %s through %s (%s) with %d read and %d write threads",
             namespace.base_path,
+            self._native.io_engine,
+            self._native.io_engine_reason,
             config.n_read_threads,
             config.n_write_threads,
         )
@@ -87,6 +94,11 @@ class ChunkEngine:
     def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until no job is unfinished; False when `timeout_s` passed first."""
         return self._native.drain(timeout_s)
+
+    @property
+    def io_engine(self) -> str:
+        """How chunks are loaded: "uring", "psync" or, without the extension, "python"."""
+        return self._native.io_engine
 
     def stats(self) -> dict[str, int]:
         """Count the engine's events since its start; docs/engine.md has their names."""

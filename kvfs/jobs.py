@@ -114,6 +114,14 @@ class EngineLike(Protocol):
     def close(self) -> None:
         """Cancel queued ops, wait for running ones, join the threads, release the buffer."""
 
+    @property
+    def io_engine(self) -> str:
+        """Return how chunks are loaded: "uring", "psync" or "python"."""
+
+    @property
+    def io_engine_reason(self) -> str:
+        """Return why it is that one, in a few words."""
+
     def stats(self) -> dict[str, int]:
         """Return counts of events since the start, and `inflight_jobs`."""
 
@@ -128,6 +136,7 @@ class EngineFactory(Protocol):
         n_read_threads: int,
         n_write_threads: int,
         use_o_direct: bool = True,
+        io_engine: str = "auto",
     ) -> EngineLike:
         """Start an engine on the namespace `base_path`.
 
@@ -138,10 +147,12 @@ class EngineFactory(Protocol):
             n_read_threads: Threads that prefer loads and lookups, 1 to 1024.
             n_write_threads: Threads that prefer stores, 1 to 1024.
             use_o_direct: Whether to try O_DIRECT.
+            io_engine: "auto", "uring" or "psync".
 
         Raises:
             TypeError: An argument of the wrong type.
             ValueError: An argument with a wrong value.
+            OSError: The directory cannot be made, "uring" does not work here, too few threads.
         """
 
 

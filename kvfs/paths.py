@@ -75,7 +75,7 @@ class Namespace:
             ValueError: The file is there and describes another configuration.
         """
         try:
-            os.makedirs(self.config_dir, _DIRECTORY_MODE, exist_ok=True)
+            make_directories(self.config_dir)
             found = self._read_config()
             if found == dict(self.fields):
                 return
@@ -123,6 +123,26 @@ class Namespace:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def make_directories(path: str) -> None:
+    """Make a directory and its missing parents, all of them for the owner alone. Blocks.
+
+    Raises:
+        OSError: One of them cannot be made.
+    """
+    # Not os.makedirs(): it gives the mode to the last one only.
+    try:
+        os.mkdir(path, _DIRECTORY_MODE)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        parent = os.path.dirname(path)
+        if parent in ("", path):
+            raise
+        make_directories(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, _DIRECTORY_MODE)
 
 
 def _difference(found: object, wanted: Mapping[str, object]) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import operator
 import os
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Final, SupportsIndex, TypeVar
+
+from kvfs.config import IO_ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -184,3 +187,21 @@ def check_threads(name: str, count: int) -> int:
     if not 1 <= number <= THREADS_MAX:
         raise ValueError(f"{name} must be between 1 and {THREADS_MAX}, got {number}")
     return number
+
+
+def check_io_engine(io_engine: str, base_path: str) -> None:
+    """Raise unless Python can do what `io_engine` asks for.
+
+    Raises:
+        TypeError: Not a str.
+        ValueError: No such engine.
+        OSError: "uring", which only the extension has.
+    """
+    if not isinstance(io_engine, str):
+        raise type_error("io_engine", "a str", io_engine)
+    if io_engine not in IO_ENGINES:
+        raise ValueError(f"io_engine must be 'auto', 'uring' or 'psync', got {io_engine!r}")
+    if io_engine == "uring":
+        raise OSError(
+            errno.ENOTSUP, "io_uring needs kvfs's native extension; use 'auto' or 'psync'", base_path
+        )

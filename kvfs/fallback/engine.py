@@ -15,6 +15,7 @@ from kvfs.fallback import files
 from kvfs.fallback.checks import (
     check_bool,
     check_ints,
+    check_io_engine,
     check_job_id,
     check_keys,
     check_lengths,
@@ -25,6 +26,7 @@ from kvfs.fallback.checks import (
 )
 from kvfs.fallback.job import Job
 from kvfs.jobs import SUCCESS, Completion
+from kvfs.paths import make_directories
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -231,13 +233,22 @@ class Engine:
     An engine that is dropped without `close()` closes itself.
 
     Args:
-        base_path: The namespace's directory; made by the first store.
+        base_path: The namespace's directory; made with its parents if it is missing.
         buffer: The primary tier: writable, C-contiguous, one byte an element, of shape
             (num_chunks, chunk_size_bytes). Held until `close()`.
         n_read_threads: Threads that prefer loads and lookups, 1 to 1024.
         n_write_threads: Threads that prefer stores, 1 to 1024.
         use_o_direct: Whether to try O_DIRECT.
+        io_engine: "auto" or "psync"; "uring" is refused, since Python has no way to it.
+
+    Raises:
+        TypeError: An argument of the wrong type.
+        ValueError: An argument with a wrong value.
+        OSError: The directory cannot be made, "uring" was asked for, or there are too few threads.
     """
+
+    io_engine: Final = "python"
+    io_engine_reason: Final = "the pure-Python engine has no other"
 
     def __init__(
         self,
@@ -246,6 +257,7 @@ class Engine:
         n_read_threads: int,
         n_write_threads: int,
         use_o_direct: bool = True,
+        io_engine: str = "auto",
     ) -> None:
         check_path("base_path", base_path)
         if not base_path:
@@ -253,6 +265,8 @@ class Engine:
         n_readers = check_threads("n_read_threads", n_read_threads)
         n_writers = check_threads("n_write_threads", n_write_threads)
         check_bool("use_o_direct", use_o_direct)
+        check_io_engine(io_engine, base_path)
+        make_directories(base_path)
         core = _Core(base_path, buffer, n_readers, n_writers, use_o_direct)
         self._core = core
         self._finalizer = weakref.finalize(self, core.close_dropped)

@@ -1,7 +1,7 @@
 """What happens on disk for one chunk: store, load and lookup of a block file, with plain system calls."""
 
 # Paths stay strings: a Path a chunk costs more than some of the calls.
-# ruff: noqa: PTH102, PTH105, PTH108, PTH120
+# ruff: noqa: PTH105, PTH108, PTH120
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvfs.fallback.checks import GROUP_INDEX_BYTES
+from kvfs.paths import make_directories
 
 # KV bytes are users' prompts: nobody but the owner reads them.
 _FILE_MODE: Final = 0o600
@@ -159,23 +160,8 @@ def _create(temporary: str) -> int:
         return os.open(temporary, flags, _FILE_MODE)
     except FileNotFoundError:
         # Optimistic: the directory is there but for the first chunk in it.
-        _make_directories(os.path.dirname(temporary))
+        make_directories(os.path.dirname(temporary))
         return os.open(temporary, flags, _FILE_MODE)
-
-
-def _make_directories(path: str) -> None:
-    # Not os.makedirs(): it gives the mode to the last one only.
-    try:
-        os.mkdir(path, _DIRECTORY_MODE)
-    except FileExistsError:
-        return
-    except FileNotFoundError:
-        parent = os.path.dirname(path)
-        if parent in ("", path):
-            raise
-        _make_directories(parent)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, _DIRECTORY_MODE)
 
 
 def _publish(temporary: str, path: str, chunk_size_bytes: int, report: OpReport) -> None:

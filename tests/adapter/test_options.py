@@ -68,6 +68,9 @@ MakeTier = Callable[..., Tier]
             id="events-as-text",
         ),
         pytest.param(
+            {"io_engine": "aio"}, ValueError, "'io_engine' must be one of auto, uring, psync", id="io-engine"
+        ),
+        pytest.param(
             {"use_o_direct": 1}, TypeError, "'use_o_direct' must be true or false", id="direct-as-number"
         ),
     ],

@@ -108,3 +108,15 @@ def test_model_is_complete_only_with_every_file_at_its_size(tmp_path: Path) -> N
     assert not model.is_complete(tmp_path)
     (tmp_path / "kvfs-model.json").write_text("{}")
     assert not model.is_complete(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("log", "io_backend"),
+    [
+        ("INFO kvfs serves /kv/m_0_r0 through uring (io_uring works here) with 4 read threads", "uring"),
+        ("INFO kvfs serves /kv/m_0_r0 through psync (io_engine is set to 'psync') with 4 read", "psync"),
+        ("INFO nothing of that", environment.UNKNOWN),
+    ],
+)
+def test_io_backend_is_what_kvfs_says_in_its_log(log: str, io_backend: str) -> None:
+    assert environment.io_backend_in(log) == io_backend

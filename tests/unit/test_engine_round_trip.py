@@ -151,15 +151,6 @@ def test_completion_times_add_up_to_no_more_than_the_wall_time(start_rig: StartR
     assert completion.queue_s + completion.transfer_s <= elapsed_s
 
 
-def test_base_path_missing_is_made_by_the_first_store_only(start_rig: StartRig, tmp_path: Path) -> None:
-    base = tmp_path / "a" / "b" / "c"
-    rig = start_rig(base)
-    assert rig.lookup([rig.key(1)]).outcomes != [0]
-    assert list(tmp_path.iterdir()) == []
-    assert rig.store([rig.key(1)], [0]).outcomes == [0]
-    assert rig.path(rig.key(1)).is_file()
-
-
 @pytest.mark.parametrize(
     "name", ["\udcff", "Kapitän", "trailing/"], ids=["not-utf8", "utf8", "trailing-slash"]
 )

@@ -29,7 +29,19 @@ int open_retrying(const char* path, int flags, mode_t mode) {
   return number;
 }
 
-// Go on buffered with the descriptor at hand; the bytes that moved already stay valid.
+Kind kind_of(mode_t mode) {
+  if (S_ISREG(mode)) return Kind::kRegular;
+  if (S_ISDIR(mode)) return Kind::kDirectory;
+  if (S_ISLNK(mode)) return Kind::kLink;
+  return Kind::kOther;
+}
+
+void fill(const struct stat& from, Entry& entry) {
+  entry = {kind_of(from.st_mode), static_cast<std::uint64_t>(from.st_size), from.st_dev, from.st_ino};
+}
+
+}  // namespace
+
 Status leave_direct(File& file) {
   const int flags = ::fcntl(file.fd.get(), F_GETFL);
   if (flags < 0 || ::fcntl(file.fd.get(), F_SETFL, flags & ~O_DIRECT) != 0)
@@ -48,19 +60,6 @@ Status make_directories(const std::string& path) {
   if (::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return Status::success();
   return Status::from_errno("mkdir");
 }
-
-Kind kind_of(mode_t mode) {
-  if (S_ISREG(mode)) return Kind::kRegular;
-  if (S_ISDIR(mode)) return Kind::kDirectory;
-  if (S_ISLNK(mode)) return Kind::kLink;
-  return Kind::kOther;
-}
-
-void fill(const struct stat& from, Entry& entry) {
-  entry = {kind_of(from.st_mode), static_cast<std::uint64_t>(from.st_size), from.st_dev, from.st_ino};
-}
-
-}  // namespace
 
 bool DirectPolicy::wants(std::span<const std::byte> bytes) {
   if (!enabled_.load(std::memory_order_relaxed)) return false;

@@ -66,6 +66,12 @@ Status create_exclusive(const std::string& path, std::span<const std::byte> byte
 // not block.
 Status open_existing(const std::string& path, std::span<std::byte> bytes, DirectPolicy& direct, File& file);
 
+// Go on buffered with the descriptor at hand; the bytes that moved already stay valid.
+Status leave_direct(File& file);
+
+// Make `path` a directory with its missing parents; one that is there is fine.
+Status make_directories(const std::string& path);
+
 // Write all bytes from offset 0. Loops over EINTR and short transfers.
 Status write_all(File& file, std::span<const std::byte> bytes, DirectPolicy& direct);
 

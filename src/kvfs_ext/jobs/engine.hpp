@@ -17,16 +17,23 @@
 #include <thread>
 #include <vector>
 
+#include "base/status.hpp"
+#include "fs/ring.hpp"
 #include "jobs/job.hpp"
 #include "layouts/files.hpp"
+#include "layouts/files_window.hpp"
 
 namespace kvfs::jobs {
+
+// How bytes move: psync is pread and pwrite, always there; uring keeps many reads of a thread in flight.
+enum class IoEngine : std::uint8_t { kAuto, kUring, kPsync };
 
 struct EngineOptions {
   std::string base_path;            // the namespace's directory, made on the first store
   std::size_t n_read_threads = 0;   // prefer lookups and loads
   std::size_t n_write_threads = 0;  // prefer stores; either kind takes what is there
   bool use_o_direct = true;
+  IoEngine io_engine = IoEngine::kAuto;
 };
 
 // The primary tier's memory: `num_chunks` rows of `chunk_size_bytes`. Not owned.
@@ -48,7 +55,10 @@ struct EngineStats {
 // stay valid until close() has returned: only then has the last operation on it ended.
 class Engine {
  public:
-  Engine(EngineOptions options, PrimaryBuffer buffer);
+  // Make the namespace's directory, see whether io_uring works in it, start the threads. Blocks on the
+  // file system. Fails without a trace when the directory cannot be made, when kUring was asked for and
+  // does not work, or with EAGAIN when the system has no room for the threads.
+  static Status open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr<Engine>& engine);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -69,11 +79,17 @@ class Engine {
 
   [[nodiscard]] EngineStats stats();
 
+  // What the probe said: success is io_uring, a failure why it is not used; ECANCELED where psync was asked
+  // for.
+  [[nodiscard]] const Status& uring_status() const { return uring_status_; }
+
   // False in a forked child, which has a copy of this object and none of its threads. There no other
   // method may be called and the object must be leaked: destroying what threads wait on never returns.
   [[nodiscard]] bool in_owner_process() const;
 
  private:
+  Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_status);
+
   // The ops [begin, end) of one job, claimed by one thread.
   struct Claim {
     std::shared_ptr<Job> job;
@@ -85,8 +101,16 @@ class Engine {
   void run(Preference preference);
   [[nodiscard]] bool has_work() const;
   [[nodiscard]] Claim claim(const Preference& preference);
+  // The next loads for a thread that has some in flight already; empty when there are none, when stores
+  // wait for a thread that prefers them, or when the engine stops.
+  [[nodiscard]] Claim claim_more_loads(const Preference& preference);
+  [[nodiscard]] std::size_t ops_per_claim(JobKind kind) const;
   void execute(const Claim& claim);
+  void execute_loads(Claim claim, layouts::FilesWindow& window, const Preference& preference);
   Status execute_op(Job& job, std::size_t op, std::string& path, std::size_t& moved);
+  // The row of an op's chunk id; empty, with `path` naming the row, if the buffer has none.
+  [[nodiscard]] std::span<std::byte> row_of(const Job& job, std::size_t op, std::string& path) const;
+  [[nodiscard]] fs::RingMemory ring_memory() const;
   void complete(Job& job);
   std::deque<std::shared_ptr<Job>>& queue(JobKind kind) { return queues_[static_cast<std::size_t>(kind)]; }
 
@@ -94,7 +118,10 @@ class Engine {
   const PrimaryBuffer buffer_;
   const std::size_t thread_count_;
   const pid_t owner_pid_;
+  const Status uring_status_;
   layouts::FilesContext context_;
+  // Registers the buffer once; the threads' rings clone from it. Carries no reads.
+  fs::Ring donor_;
 
   std::mutex mutex_;  // guards what follows, and each queued job's next_op
   std::condition_variable work_available_;

@@ -129,24 +129,35 @@ Status store_file(FilesContext& context, const std::string& temporary, const std
   return status;
 }
 
+Status begin_load(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
+                  fs::File& file) {
+  if (const Status opened = fs::open_existing(path, bytes, context.direct, file); !opened.ok()) return opened;
+  fs::Entry entry;
+  if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
+  const int wrong = mismatch(entry, bytes.size());
+  if (wrong == 0) return Status::success();
+  if (entry.kind == fs::Kind::kRegular && entry.size_bytes < bytes.size())
+    remove_truncated(context, path, entry);
+  return Status::failure(wrong, "load");
+}
+
+Status end_load(FilesContext& context, const std::string& path, const fs::File& file,
+                std::span<std::byte> bytes, std::size_t moved) {
+  if (moved == bytes.size()) return Status::success();
+  // It was cut while we read. Only the size can prove that; a short answer alone proves nothing.
+  fs::Entry entry;
+  if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
+  if (entry.size_bytes < bytes.size()) remove_truncated(context, path, entry);
+  return Status::failure(EBADMSG, "load");
+}
+
 Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
                  std::size_t& moved) {
   moved = 0;
   fs::File file;
-  if (const Status opened = fs::open_existing(path, bytes, context.direct, file); !opened.ok()) return opened;
-  fs::Entry entry;
-  if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
-  if (const int wrong = mismatch(entry, bytes.size()); wrong != 0) {
-    if (entry.kind == fs::Kind::kRegular && entry.size_bytes < bytes.size())
-      remove_truncated(context, path, entry);
-    return Status::failure(wrong, "load");
-  }
+  if (const Status begun = begin_load(context, path, bytes, file); !begun.ok()) return begun;
   if (const Status read = fs::read_all(file, bytes, context.direct, moved); !read.ok()) return read;
-  if (moved == bytes.size()) return Status::success();
-  // It was cut while we read. Only the size can prove that; a short answer alone proves nothing.
-  if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
-  if (entry.size_bytes < bytes.size()) remove_truncated(context, path, entry);
-  return Status::failure(EBADMSG, "load");
+  return end_load(context, path, file, bytes, moved);
 }
 
 Status lookup_file(const std::string& path, std::size_t size_bytes) {

@@ -53,6 +53,12 @@ Status store_file(FilesContext& context, const std::string& temporary, const std
 Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
                  std::size_t& moved);
 
+// The two halves of load_file, for those who move the bytes in between by other means.
+// begin_load opens the file and checks its size; end_load says what `moved` bytes until the end mean.
+Status begin_load(FilesContext& context, const std::string& path, std::span<std::byte> bytes, fs::File& file);
+Status end_load(FilesContext& context, const std::string& path, const fs::File& file,
+                std::span<std::byte> bytes, std::size_t moved);
+
 // Whether a chunk of `size_bytes` lies at `path`: success, ENOENT, or what is wrong with it.
 Status lookup_file(const std::string& path, std::size_t size_bytes);
 

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,7 @@
 
 #include "jobs/engine.hpp"
 #include "python/arguments.hpp"
+#include "python/errors.hpp"
 #include "python/module.hpp"
 
 namespace kvfs::python {
@@ -66,6 +68,13 @@ jobs::PackedKeys packed_keys(nb::bytes keys, std::int64_t key_size_bytes) {
   return {std::string(keys.c_str(), keys.size()), key_size};
 }
 
+jobs::IoEngine io_engine_named(const std::string& name) {
+  if (name == "auto") return jobs::IoEngine::kAuto;
+  if (name == "uring") return jobs::IoEngine::kUring;
+  if (name == "psync") return jobs::IoEngine::kPsync;
+  throw nb::value_error(("io_engine must be 'auto', 'uring' or 'psync', got '" + name + "'").c_str());
+}
+
 const char* kind_name(jobs::JobKind kind) {
   switch (kind) {
     case jobs::JobKind::kLookup:
@@ -82,7 +91,7 @@ const char* kind_name(jobs::JobKind kind) {
 class BoundEngine {
  public:
   BoundEngine(nb::handle base_path, nb::handle buffer, std::int64_t n_read_threads,
-              std::int64_t n_write_threads, bool use_o_direct) {
+              std::int64_t n_write_threads, bool use_o_direct, const std::string& io_engine) {
     jobs::EngineOptions options;
     options.base_path = path(base_path, {"base_path"});
     if (options.base_path.empty())
@@ -90,20 +99,21 @@ class BoundEngine {
     options.n_read_threads = thread_count(n_read_threads, "n_read_threads");
     options.n_write_threads = thread_count(n_write_threads, "n_write_threads");
     options.use_o_direct = use_o_direct;
+    options.io_engine = io_engine_named(io_engine);
+    const std::string base = options.base_path;
     auto view = std::make_unique<BufferView>(buffer, Access::kWrite, ArgumentName{"buffer"});
     const jobs::PrimaryBuffer memory = primary_buffer(*view);
-    try {
-      engine_ = std::make_unique<jobs::Engine>(std::move(options), memory);
-    } catch (const std::system_error& error) {
-      // An untranslated one would arrive without its errno.
-      errno = error.code().value();
-      PyErr_SetFromErrno(PyExc_OSError);
-      nb::raise_python_error();
+    Status opened;
+    {
+      const nb::gil_scoped_release unlocked;
+      opened = jobs::Engine::open(std::move(options), memory, engine_);
     }
+    if (!opened.ok()) raise_os_error(opened, base, 0);
     buffer_ = std::move(view);
   }
 
   ~BoundEngine() {
+    if (engine_ == nullptr) return;
     if (!engine_->in_owner_process()) {
       (void)engine_.release();
       (void)buffer_.release();
@@ -162,6 +172,15 @@ class BoundEngine {
     buffer_.reset();
   }
 
+  const char* io_engine() const { return engine_->uring_status().ok() ? "uring" : "psync"; }
+
+  std::string io_engine_reason() const {
+    const Status& status = engine_->uring_status();
+    if (status.ok()) return "io_uring works here";
+    if (status.code == ECANCELED) return "io_engine is set to 'psync'";
+    return std::string(status.step) + " failed: " + std::generic_category().message(status.code);
+  }
+
   nb::dict stats() {
     check_process();
     const jobs::EngineStats stats = engine_->stats();
@@ -216,25 +235,31 @@ void bind_engine(nb::module_& module) {
   bind_completion(module);
   nb::class_<BoundEngine>(module, "Engine", "Threads that store, load and look up chunks of one namespace.")
       .def(
-          nb::init<nb::handle, nb::handle, std::int64_t, std::int64_t, bool>(), nb::arg("base_path").none(),
-          nb::arg("buffer").none(), nb::arg("n_read_threads"), nb::arg("n_write_threads"),
-          nb::arg("use_o_direct").noconvert() = true,
+          nb::init<nb::handle, nb::handle, std::int64_t, std::int64_t, bool, const std::string&>(),
+          nb::arg("base_path").none(), nb::arg("buffer").none(), nb::arg("n_read_threads"),
+          nb::arg("n_write_threads"), nb::arg("use_o_direct").noconvert() = true,
+          nb::arg("io_engine") = "auto",
           nb::sig("def __init__(self, base_path: str, buffer: typing_extensions.Buffer, n_read_threads: int, "
-                  "n_write_threads: int, use_o_direct: bool = True) -> None"),
+                  "n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto') -> None"),
           R"(Start the threads and pin the buffer until close().
 
 Args:
-    base_path: The namespace's directory; made by the first store.
+    base_path: The namespace's directory; made with its parents if it is missing.
     buffer: The primary tier, shape (num_chunks, chunk_size_bytes), one byte an element, writable,
         C-contiguous.
     n_read_threads: Threads that prefer lookups and loads, 1 to 1024.
     n_write_threads: Threads that prefer stores, 1 to 1024.
     use_o_direct: Try to bypass the page cache; what refuses that goes through it.
+    io_engine: "uring" for io_uring, "psync" for plain reads, "auto" for what a probe in the directory says.
 
 Raises:
     TypeError: An argument of the wrong type.
-    ValueError: A bad shape, a read-only buffer, an empty path, a thread count out of range.
-    OSError: The system has no room for that many threads.)")
+    ValueError: A bad shape, a read-only buffer, an empty path, a thread count out of range, an unknown
+        io_engine.
+    OSError: The directory cannot be made, "uring" was asked for and does not work here, or the system has no
+        room for that many threads.)")
+      .def_prop_ro("io_engine", &BoundEngine::io_engine, "How chunks are loaded: \"uring\" or \"psync\".")
+      .def_prop_ro("io_engine_reason", &BoundEngine::io_engine_reason, "Why it is that one, in a few words.")
       .def(
           "submit_store",
           [](BoundEngine& self, std::int64_t job_id, nb::bytes keys, std::int64_t key_size_bytes,

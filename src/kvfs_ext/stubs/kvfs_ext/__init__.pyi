@@ -116,23 +116,34 @@ class Completion:
 class Engine:
     """Threads that store, load and look up chunks of one namespace."""
 
-    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True) -> None:
+    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto') -> None:
         """
         Start the threads and pin the buffer until close().
 
         Args:
-            base_path: The namespace's directory; made by the first store.
+            base_path: The namespace's directory; made with its parents if it is missing.
             buffer: The primary tier, shape (num_chunks, chunk_size_bytes), one byte an element, writable,
                 C-contiguous.
             n_read_threads: Threads that prefer lookups and loads, 1 to 1024.
             n_write_threads: Threads that prefer stores, 1 to 1024.
             use_o_direct: Try to bypass the page cache; what refuses that goes through it.
+            io_engine: "uring" for io_uring, "psync" for plain reads, "auto" for what a probe in the directory says.
 
         Raises:
             TypeError: An argument of the wrong type.
-            ValueError: A bad shape, a read-only buffer, an empty path, a thread count out of range.
-            OSError: The system has no room for that many threads.
+            ValueError: A bad shape, a read-only buffer, an empty path, a thread count out of range, an unknown
+                io_engine.
+            OSError: The directory cannot be made, "uring" was asked for and does not work here, or the system has no
+                room for that many threads.
         """
+
+    @property
+    def io_engine(self) -> str:
+        """How chunks are loaded: "uring" or "psync"."""
+
+    @property
+    def io_engine_reason(self) -> str:
+        """Why it is that one, in a few words."""
 
     def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
         """

@@ -1,0 +1,68 @@
+// Loads of one thread that are under way at the same time, through an io_uring.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.hpp"
+#include "fs/ring.hpp"
+#include "layouts/files.hpp"
+
+namespace kvfs::layouts {
+
+// Opens files on the calling thread, as io_uring would hand that to kernel threads, and keeps up to
+// `depth` reads in flight. Not thread-safe; create and use it on one thread. Nothing is left in flight
+// when results() has given back every load that was started.
+class FilesWindow {
+ public:
+  struct Result {
+    std::uint64_t tag = 0;
+    Status status;
+    std::size_t moved = 0;
+    std::string path;
+  };
+
+  // Where the ring cannot be made there is no window, and the caller loads one file at a time.
+  static std::unique_ptr<FilesWindow> create(FilesContext& context, unsigned depth,
+                                             const fs::RingMemory& memory, const fs::Ring* donor);
+
+  [[nodiscard]] bool full() const { return free_.empty(); }
+  [[nodiscard]] bool empty() const { return free_.size() == slots_.size(); }
+
+  // Start a load into `bytes`, which lies in the ring's memory; the window is not full(). The tag comes
+  // back with the result, as does the path.
+  void start(std::string path, std::span<std::byte> bytes, std::uint64_t tag);
+  // Wait until something has ended, unless results are there already or the window is empty.
+  void wait();
+  // Take the loads that ended.
+  [[nodiscard]] std::vector<Result> results();
+
+ private:
+  struct Slot {
+    std::string path;
+    std::span<std::byte> bytes;
+    fs::File file;
+    std::size_t moved = 0;
+    std::uint64_t tag = 0;
+  };
+
+  FilesWindow(FilesContext& context, unsigned depth, fs::Ring ring);
+  void read_rest(std::size_t slot);
+  void advance(std::size_t slot, int result);
+  void finish(std::size_t slot, const Status& status);
+  void read_without_ring();
+
+  FilesContext& context_;
+  fs::Ring ring_;
+  std::vector<Slot> slots_;
+  std::vector<std::size_t> free_;
+  // Slots whose read is queued and not handed to the kernel yet, in order.
+  std::vector<std::size_t> queued_;
+  std::vector<Result> results_;
+};
+
+}  // namespace kvfs::layouts

@@ -73,12 +73,12 @@ def test_truncated_file_of_the_stock_tier_is_a_miss_and_is_healed(make_tier: Mak
 def test_paths_equal_those_of_vllms_file_mapper(fields: dict[str, Any], hash_bytes: int, group: int) -> None:
     spec = make_spec(**fields)
     mapper = FileMapper.from_offloading_spec(
-        root_dir="/root/of/chunks",
+        root_dir="/kv/of/chunks",
         offloading_spec=spec,
         blocks_per_file=spec.blocks_per_chunk,
         parallel_agnostic=True,
     )
-    namespace = translate.namespace_of("/root/of/chunks", spec)
+    namespace = translate.namespace_of("/kv/of/chunks", spec)
     assert namespace.config_path == mapper.get_config_file_path()
     for key in keys_of(20, hash_bytes=hash_bytes, group=group):
         assert namespace.chunk_path(key) == mapper.get_file_name(key)

@@ -87,7 +87,7 @@ def _same_inputs(records: Sequence[Record]) -> Check:
             key = (record.case.get("task"), record.case.get("streams"))
             inputs.setdefault(key, set()).add(record.case["inputs"])
     name = "every arm and phase was asked the same"
-    differing = [f"{task}, {streams} streams" for (task, streams), seen in inputs.items() if len(seen) > 1]
+    differing = [f"{task}, {_streams(streams)}" for (task, streams), seen in inputs.items() if len(seen) > 1]
     if differing:
         return Check(name, False, f"prompts or documents differ: {'; '.join(differing)}")
     return Check(name, bool(inputs), f"{len(inputs)} sets of prompts or documents")
@@ -140,7 +140,7 @@ def _faster(table: Table, where: str, case: Mapping[str, object]) -> Iterator[Ch
     if not streams_seen:
         yield Check(f"{where}: warm is faster than cold", False, "no time to first token was measured")
     for streams in streams_seen:
-        name = f"{where}, {streams} streams: warm TTFT is lower than cold"
+        name = f"{where}, {_streams(streams)}: warm TTFT is lower than cold"
         cold = table.values("ttft_ms", phase=COLD, streams=streams, turn=1, **case)
         warm = table.values("ttft_ms", phase=WARM, streams=streams, turn=1, **case)
         if not cold or not warm:
@@ -189,4 +189,8 @@ def _first(records: Sequence[Record]) -> Record | None:
 
 
 def _case_name(record: Record) -> str:
-    return f"{record.case.get('task')}, {record.case.get('streams')} streams"
+    return f"{record.case.get('task')}, {_streams(record.case.get('streams'))}"
+
+
+def _streams(count: object) -> str:
+    return f"{count} stream{'' if count == 1 else 's'}"

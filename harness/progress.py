@@ -7,12 +7,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 # Until so much has been measured the estimates are taken as they are.
 _TRUST_AFTER_S: Final = 60.0
+# Leaves room for the bar and the times in 100 columns.
+_TITLE_WIDTH: Final = 60
 
 
 class Progress:
@@ -31,7 +34,7 @@ class Progress:
         self._step_started = self._started
         self._live: RichProgress | None = None
         if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), _TimeColumn(self))
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=8), _TimeColumn(self))
             self._live = RichProgress(*columns, console=console, transient=True, refresh_per_second=2)
             self._task = self._live.add_task("", total=sum(self._estimates_s))
 
@@ -59,7 +62,8 @@ class Progress:
         self._step_started = time.monotonic()
         number = f"[{self._done + 1:>3}/{len(self._estimates_s)}]"
         if self._live is not None:
-            self._live.update(self._task, description=f"{number} {title}"[:56].ljust(56).replace("[", "\\["))
+            line = f"{number} {title}"[:_TITLE_WIDTH].ljust(_TITLE_WIDTH)
+            self._live.update(self._task, description=escape(line), refresh=True)
         else:
             self._console.print(
                 f"{number} {self.times()}  {title}", markup=False, highlight=False, soft_wrap=True
@@ -99,7 +103,7 @@ class _TimeColumn(ProgressColumn):
         self._progress = progress
 
     def render(self, task: Task) -> Text:  # noqa: ARG002 - the run knows more than its bar
-        return Text(f"{_clock(self._progress.elapsed_s())} +{_clock(self._progress.left_s())}")
+        return Text(self._progress.times())
 
 
 def _clock(seconds: float) -> str:

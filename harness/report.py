@@ -78,8 +78,8 @@ def speed(records: Sequence[Record]) -> Grid:
                     _number(_mean(table.values("output_tokens_per_s", phase=phase, **case)), 1),
                 ]
             )
-    columns = ("arm", "threads", "streams", "phase", "req/s", "TTFT ms", "vs cold", "TTFT 2 ms", "out tok/s")
-    return Grid("Speed (medians of TTFT: of first turns, then of second turns)", columns, rows, 4)
+    columns = ("arm", "threads", "streams", "phase", "req/s", "TTFT ms", "vs cold", "turn 2 ms", "out tok/s")
+    return Grid("Speed (TTFT ms: median of first turns; turn 2 ms: of second turns)", columns, rows, 4)
 
 
 def sources(records: Sequence[Record]) -> Grid:

@@ -54,7 +54,7 @@ def test_a_warm_phase_that_was_not_measured_fails(run: MadeUpRun) -> None:
 def test_warm_slower_than_cold_fails(run: MadeUpRun) -> None:
     run.change("ttft_ms", [1500.0, 1600.0, 90.0], arm="kvfs", phase="warm", streams=1, turn=1)
     check = the_only_failed(run)
-    assert check.name == "kvfs, 4 threads, 1 streams: warm TTFT is lower than cold"
+    assert check.name == "kvfs, 4 threads, 1 stream: warm TTFT is lower than cold"
     assert check.detail == "median 1,000 ms cold, 1,500 ms warm"
 
 

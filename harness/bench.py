@@ -111,11 +111,11 @@ def _finish(log: RecordLog, console: Console) -> int:
 @click.option("--streams", default="1,4", help="Conversations at a time.")
 @click.option("--threads", default="", help="Threads of the disk tier. [default: 4,16; with --quick: 4]")
 @click.option("--conversations", type=click.IntRange(1), help="A phase. [default: 6; with --quick: 4]")
-@click.option("--documents", type=click.IntRange(1), help="A task. [default: 6; with --quick: 3]")
+@click.option("--documents", type=click.IntRange(1), help="A task. [default: 4; with --quick: 2]")
 @click.option(
     "--seed", type=click.IntRange(1), help="Decides the prompts. [default: 919; --target: new ones]"
 )
-@click.option("--server-timeout-s", type=click.FloatRange(1), default=300.0, help="For a server's start.")
+@click.option("--server-timeout-s", type=click.FloatRange(1), default=600.0, help="For a server's start.")
 @click.option("--keep", is_flag=True, help="Leave the tiers' directories on the disk.")
 def main(  # noqa: PLR0913, PLR0917 - one argument an option
     quick: bool,

@@ -18,12 +18,12 @@ WARM: Final = "warm"
 # to what a model computes on two CPU cores. A conversation ends before its next whole chunk, so that later
 # turns store nothing.
 _DEFAULT_LOAD: Final = Workload(
-    prefix_tokens=768, prefix_count=32, prompt_tokens=48, output_tokens=8, turns=2, conversations=6
+    prefix_tokens=512, prefix_count=32, prompt_tokens=48, output_tokens=8, turns=2, conversations=6
 )
 _QUICK_LOAD: Final = dataclasses.replace(_DEFAULT_LOAD, prefix_tokens=384, conversations=4)
-_DEFAULT_QUESTIONS: Final = (Questions("niah_single_1", 1024, 6), Questions("ruler_vt", 1024, 6))
+_DEFAULT_QUESTIONS: Final = (Questions("niah_single_1", 1024, 4), Questions("ruler_vt", 1024, 4))
 # ruler_vt cannot make shorter documents.
-_QUICK_QUESTIONS: Final = (Questions("niah_single_1", 512, 3), Questions("ruler_vt", 896, 3))
+_QUICK_QUESTIONS: Final = (Questions("niah_single_1", 512, 2), Questions("ruler_vt", 896, 2))
 # With it, and one and four streams, the first ten conversations each draw a prefix that no other one has.
 DEFAULT_SEED: Final = 919
 _SEED_DISTANCE: Final = 1000
@@ -35,7 +35,7 @@ _CPU_BYTES_MIN: Final = 512 * 1024**2
 SERVERS_AT_ONCE: Final = 2
 
 # Seconds on two cores, only to tell how much time is left; what is measured corrects them.
-_SECONDS_START: Final = 45.0
+_SECONDS_START: Final = 60.0
 _SECONDS_STOP: Final = 3.0
 _SECONDS_RUN: Final = 3.0
 _SECONDS_A_TOKEN: Final = 0.003
@@ -125,9 +125,10 @@ class Plan:
     def groups(self) -> list[list[Block]]:
         """Return the servers to start, in order; those of one group run side by side.
 
-        With each thread count all arms run cold and then, the other way round, warm; the next thread count
-        begins at the other end. So no arm is always the first, and a machine that slows down or speeds up
-        does so for all of them. The first arms share a group: they are the ones that are compared most.
+        Arms of a group run cold and right after that warm, the other way round, so that little time lies
+        between what is compared; the next thread count begins at the other end. No arm is always the first,
+        and a machine that slows down or speeds up does so for all of a group. The first arms share one: they
+        are the ones that are compared most.
         """
         offloading = [arm for arm in self.arms if arm.offloads]
         baseline = [Block(arm, 0, COLD) for arm in self.arms if not arm.offloads]
@@ -136,10 +137,11 @@ class Plan:
         groups: list[list[Block]] = []
         for index, n_threads in enumerate(self.threads if offloading else ()):
             order = sets if index % 2 == 0 else [part[::-1] for part in reversed(sets)]
-            groups += [[Block(arm, n_threads, COLD) for arm in part] for part in order]
-            if index == 0:
-                self._join(groups, baseline)
-            groups += [[Block(arm, n_threads, WARM) for arm in part[::-1]] for part in reversed(order)]
+            for part in order:
+                groups.append([Block(arm, n_threads, COLD) for arm in part])
+                if index == 0 and part is order[-1]:
+                    self._join(groups, baseline)
+                groups.append([Block(arm, n_threads, WARM) for arm in part[::-1]])
         if not offloading:
             self._join(groups, baseline)
         elif self.repeats_baseline:

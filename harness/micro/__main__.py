@@ -1,0 +1,167 @@
+"""`python -m harness.micro`: measure store and load of chunks, without a model, and show what it means."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final, cast
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from harness import storage
+from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, HarnessError
+from harness.micro import plots, summary
+from harness.micro.cases import Case
+from harness.micro.options import DECLARED, Options
+from harness.micro.session import Outcome, Plan, Session, Step
+from harness.micro.summary import Line
+
+_RUNS_FOR_A_VERDICT: Final = 7
+# Memory, or a file system on top of another one whose costs are not a disk's.
+_NO_DISK: Final = storage.MEMORY_FILESYSTEMS | {"overlay"}
+_LOG_WIDTH: Final = 150
+# Seldom, since drawing takes CPU time from what is measured.
+_DRAWN_PER_S: Final = 2.0
+_SPEED_PERIOD_S: Final = 300.0
+_REPORT_NAME: Final = "micro.md"
+_HELP: Final = """Measure what moving chunks to disk and back costs: arms interleaved, a process per run.
+
+Arms are fs (vLLM's own tier on its C extension), kvfs, kvfs-fallback, and fio as the disk's limit. OUT gets
+records.jsonl with the raw values, micro.md with the tables, and plots.
+"""
+
+
+def main(**values: object) -> None:
+    """Measure, and end with the status of how it went."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _on_terminate)
+    console = Console()
+    if not console.is_terminal:
+        # A log has no width of its own, and tables need some.
+        console.width = _LOG_WIDTH
+    try:
+        status = _run(console, Options(**values))  # type: ignore[arg-type]  # click has converted each
+    except HarnessError as error:
+        print(f"micro: {error}", file=sys.stderr)
+        status = error.exit_status
+    except KeyboardInterrupt:
+        print("micro: interrupted; the cases that were done are in the records", file=sys.stderr)
+        status = EXIT_INTERRUPTED
+    sys.exit(status)
+
+
+def _on_terminate(number: int, _frame: FrameType | None) -> None:
+    print(f"micro: ended by {signal.Signals(number).name}", file=sys.stderr)
+    raise SystemExit(EXIT_TERMINATED)
+
+
+def _run(console: Console, options: Options) -> int:
+    plan = options.plan()
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    directory = (options.directory or out).resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    mount = storage.mount_of(directory)
+    if mount.filesystem in _NO_DISK:
+        _warn(console, f"{directory} is on {mount.filesystem}: what is measured there is no figure of a disk")
+    if plan.runs < _RUNS_FOR_A_VERDICT and not options.smoke:
+        _warn(console, f"{plan.runs} runs are too few for a verdict; {_RUNS_FOR_A_VERDICT} is the least")
+    session, outcome = _measure(console, plan, directory, out)
+    lines = summary.lines_of(session.log.records)
+    _show(console, lines, out, f"{mount.filesystem} on {mount.device}, {plan.runs} runs of each arm")
+    _show_outcome(console, outcome)
+    return EXIT_FAILED if outcome.failures else EXIT_OK
+
+
+def _measure(console: Console, plan: Plan, directory: Path, out: Path) -> tuple[Session, Outcome]:
+    """Run the session under a progress bar; a terminal or a log gets a line for each case, too."""
+    columns = (
+        TextColumn("[progress.percentage]{task.percentage:>3.0f}%"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+        TextColumn("{task.description}", markup=False),
+    )
+    progress = Progress(
+        *columns,
+        console=console,
+        transient=True,
+        refresh_per_second=_DRAWN_PER_S,
+        speed_estimate_period=_SPEED_PERIOD_S,
+    )
+    with progress:
+        task = progress.add_task("starting", total=None)
+        started: list[Step] = []
+
+        def report(step: Step) -> None:
+            # A step is over when the next one begins.
+            if started:
+                progress.advance(task, started.pop().weight)
+            started.append(step)
+            progress.update(task, description=step.text, total=session.weight)
+
+        session = Session(plan, directory, out, report)
+        shown = 0
+
+        def show_case(case: Case) -> None:
+            nonlocal shown
+            done = session.log.records[shown:]
+            shown = len(session.log.records)
+            left_s = progress.tasks[task].time_remaining
+            left = f", {left_s / 60:.0f} min left" if left_s else ""
+            number = plan.cases.index(case) + 1
+            text = summary.brief(summary.lines_of(done))
+            progress.console.print(
+                f"[{number}/{len(plan.cases)}{left}] {case}: {text}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+        outcome = session.run(show_case)
+    return session, outcome
+
+
+def _show(console: Console, lines: Sequence[Line], out: Path, where: str) -> None:
+    grids = summary.grids(lines)
+    for grid in grids:
+        grid.print(console)
+    report = out / _REPORT_NAME
+    parts = [f"# Micro benchmark, {where}"]
+    for grid in grids:
+        parts += [f"## {grid.title}", grid.markdown()]
+    report.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    pictures = plots.draw_all(lines, out, where)
+    for path in [out / "records.jsonl", report, *pictures]:
+        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_outcome(console: Console, outcome: Outcome) -> None:
+    for title, texts, style in (
+        ("not measured", outcome.missing, "yellow"),
+        ("no proof that the disk was used", outcome.unproven, "yellow"),
+        ("directories were slow to make, wait some minutes", outcome.slow_directories, "yellow"),
+        ("FAILED", outcome.failures, "red"),
+    ):
+        for text in texts:
+            console.print(f"{title}: {text}", style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _warn(console: Console, text: str) -> None:
+    console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+COMMAND: Final = click.Command(
+    "micro",
+    callback=main,
+    params=cast("list[click.Parameter]", list(DECLARED)),
+    help=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+if __name__ == "__main__":
+    COMMAND(prog_name="python -m harness.micro")

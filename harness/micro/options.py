@@ -1,0 +1,157 @@
+"""The micro benchmark's options: how they are written on the command line, and the plan that they mean."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from harness.errors import UsageError
+from harness.micro import arms, cases
+from harness.micro.cases import Limits, Shape
+from harness.micro.session import Plan
+
+_SMOKE_BYTES: Final = 1 << 20
+_SMOKE_VICTIM_S: Final = 0.02
+_BACKLOG_BYTES: Final = 512 << 20
+# Small chunks would make directories for minutes; so many take long enough to load behind them.
+_BACKLOG_CHUNKS_MAX: Final = 2048
+_NO_MAX: Final = 1 << 62
+_THREADS_MAX: Final = 1024
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says, parsed; `micro --help` explains each."""
+
+    op: list[str]
+    chunk: list[int]
+    threads: list[int]
+    shape: list[Shape]
+    runs: int
+    arms: list[str]
+    io: list[str]
+    directory: Path | None
+    out: Path
+    max_bytes: int
+    backlog: int | None
+    victim: bool
+    syscalls: bool
+    leaves: str
+    smoke: bool
+
+    def plan(self) -> Plan:
+        """Return what is to be done.
+
+        Raises:
+            UsageError: There is nothing to do, or the data is too much for one run.
+        """
+        if max(self.chunk) > self.max_bytes and not self.smoke:
+            raise UsageError(
+                f"a chunk of {cases.size_text(max(self.chunk))} is more than a run may move: raise "
+                f"--max-bytes from {cases.size_text(self.max_bytes)}"
+            )
+        limits = self._limits()
+        planned = cases.plan(self.op, self.chunk, self.threads, self.shape, limits, victim=self.victim)
+        return Plan(
+            planned,
+            arms.choose(self.arms, self.io),
+            1 if self.smoke else self.runs,
+            limits,
+            existing_leaves=self.leaves == "existing",
+            count_syscalls=self.syscalls,
+        )
+
+    def _limits(self) -> Limits:
+        if self.smoke:
+            return Limits(_SMOKE_BYTES, _SMOKE_BYTES, _NO_MAX, _SMOKE_VICTIM_S, smoke=True)
+        if self.backlog is not None:
+            return Limits(self.max_bytes, self.backlog, _NO_MAX)
+        return Limits(self.max_bytes, _BACKLOG_BYTES, _BACKLOG_CHUNKS_MAX)
+
+
+class _Parsed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
+    """A value that a function reads; what it refuses is a usage error of the command line."""
+
+    name = "value"
+
+    def __init__(self, read: Callable[[str], object]) -> None:
+        self._read = read
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        """Return what the text means."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _list_of(read: Callable[[str], object]) -> _Parsed:
+    def read_all(text: str) -> list[object]:
+        parts = [read(part.strip()) for part in text.split(",") if part.strip()]
+        if not parts:
+            raise UsageError(f"{text!r} names nothing")
+        return list(dict.fromkeys(parts))
+
+    return _Parsed(read_all)
+
+
+def _read_op(text: str) -> str:
+    if text not in cases.OPS:
+        raise UsageError(f"{text!r} is no operation; choose from {','.join(cases.OPS)}")
+    return text
+
+
+def _read_threads(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _THREADS_MAX:
+        raise UsageError(f"{text!r} is no number of threads from 1 to {_THREADS_MAX}")
+    return int(text)
+
+
+def _list(name: str, default: str, read: Callable[[str], object], text: str) -> click.Option:
+    shown = {"show_default": True, "metavar": "LIST"}
+    return click.Option([name], default=default, type=_list_of(read), help=text, **shown)  # type: ignore[arg-type]
+
+
+def _size(name: str, default: str | None, text: str) -> click.Option:
+    return click.Option(
+        [name],
+        default=default,
+        type=_Parsed(cases.parse_size),
+        help=text,
+        show_default=default is not None,
+        metavar="SIZE",
+    )
+
+
+_PATH: Final = click.Path(path_type=Path, file_okay=False)
+DECLARED: Final = (
+    _list("--op", "store,load,mixed", _read_op, "What to measure."),
+    _list("--chunk", "64KiB,512KiB,1MiB,3MiB,8MiB", cases.parse_chunk, "Sizes of a chunk."),
+    _list("--threads", "1,4,16", _read_threads, "Read threads, and as many write threads."),
+    _list("--shape", "16x16,1x64", cases.parse_shape, "JOBSxCHUNKS: jobs at once, and chunks of each."),
+    click.Option(["--runs"], default=7, type=click.IntRange(1), show_default=True, help="Runs of each arm."),
+    _list("--arms", ",".join(arms.NAMES), str, "fs runs twice in a round, the second time as fs-aa."),
+    _list("--io", ",".join(arms.IO_CHOICES), str, "I/O back ends of kvfs."),
+    click.Option(
+        ["--dir", "directory"], type=_PATH, help="A directory on the disk to measure [default: OUT]."
+    ),
+    click.Option(
+        ["--out"], default=Path("bench-out/micro"), type=_PATH, show_default=True, help="For results."
+    ),
+    _size("--max-bytes", "768MiB", "Most data that a run moves."),
+    _size("--backlog", None, "Stores ahead of the mixed case's loads [default: 512MiB or 2048 chunks]."),
+    click.Option(["--victim/--no-victim"], default=True, help="Whether to measure a ticking Python thread."),
+    click.Option(["--syscalls/--no-syscalls"], default=True, help="Whether to count system calls."),
+    click.Option(
+        ["--leaves"],
+        type=click.Choice(["new", "existing"]),
+        default="new",
+        show_default=True,
+        help="Whether stores find the directories of their chunks.",
+    ),
+    click.Option(["--smoke"], is_flag=True, help="Run everything once, with 1 MiB: does it work?"),
+)

@@ -1,0 +1,139 @@
+"""Serve runs of one arm: imports are done once, and each run is a child process forked from that state.
+
+`python -m harness.micro.worker IO` reads requests from standard input, one JSON line each, and answers each
+with one JSON line. Its parent forks the runs, one after the other, and never does I/O itself; so a run's
+process has fresh memory and threads, and still does not pay for importing vLLM.
+"""
+
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Final
+
+from harness.errors import HarnessError
+from harness.micro import drivers, runs
+from harness.micro.requests import (
+    BEGIN_MARK,
+    DONE,
+    END_MARK,
+    READY,
+    WorkerError,
+    answer_line,
+    parse_request,
+)
+
+_PR_SET_PTRACER: Final = 0x59616D61
+_PR_SET_PTRACER_ANY: Final = -1
+# A tracer stops every thread when it attaches; they have gone back to sleep after this.
+_ATTACH_SETTLE_S: Final = 0.1
+
+
+class _Channel:
+    """The worker's answers, on a descriptor that nothing else writes to."""
+
+    def __init__(self) -> None:
+        self._out = os.dup(1)
+        # Loggers that print to standard output go to the log instead.
+        os.dup2(2, 1)
+
+    def say(self, line: bytes) -> None:
+        while line:
+            line = line[os.write(self._out, line) :]
+
+    def say_status(self, status: str, **values: object) -> None:
+        self.say(json.dumps({"status": status, **values}).encode() + b"\n")
+
+    def say_error(self, text: str) -> None:
+        self.say(json.dumps({"error": text}).encode() + b"\n")
+
+
+def _read_line() -> bytes:
+    """Read one line without taking more: the next one may be for another process."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            return b""
+        line += byte
+    return line
+
+
+class _TraceStops(runs.Trace):
+    """Stops for a tracer around the measured part and marks it with calls of its own."""
+
+    def __init__(self, channel: _Channel) -> None:
+        self._channel = channel
+        self._stopped = False
+
+    def begin(self) -> None:
+        # Where tracing is limited to descendants, this allows the session's tracer.
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_PR_SET_PTRACER_ANY), 0, 0, 0)
+        self._channel.say_status(READY, pid=os.getpid())
+        _read_line()
+        time.sleep(_ATTACH_SETTLE_S)
+        os.access(BEGIN_MARK, os.F_OK)
+
+    def end(self) -> None:
+        os.access(END_MARK, os.F_OK)
+        self._channel.say_status(DONE)
+        _read_line()
+
+
+def _run_child(line: bytes, channel: _Channel) -> None:
+    try:
+        request = parse_request(line)
+        trace = _TraceStops(channel) if request.traced else runs.Trace()
+        answer = runs.run_request(request, trace)
+    except (HarnessError, OSError, ValueError) as error:
+        traceback.print_exc()
+        channel.say_error(f"{error}")
+    else:
+        channel.say(answer_line(answer))
+
+
+def _fork_run(line: bytes, channel: _Channel) -> None:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _run_child(line, channel)
+            status = 0
+        except BaseException:  # noqa: BLE001 - a child must never return into the parent's loop
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0:
+        how = f"by signal {-code}" if code < 0 else "by a defect of its own"
+        channel.say_error(f"the run's process was ended {how}; the log has its traceback")
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until standard input ends."""
+    channel = _Channel()
+    faulthandler.enable()
+    if len(arguments) != 1:
+        raise SystemExit("usage: python -m harness.micro.worker IO < requests")
+    try:
+        drivers.module_of(arguments[0])
+    except (ImportError, WorkerError) as error:
+        channel.say_error(f"{error}")
+        return 1
+    # As vLLM does before it serves: what is imported is not walked by the collector in the middle of a run.
+    gc.collect()
+    gc.freeze()
+    channel.say_status(READY, pid=os.getpid())
+    while line := _read_line():
+        _fork_run(line, channel)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -18,13 +18,17 @@ class TierConfig:
 
     Attributes:
         root_dir: Directory that holds the namespaces; made if it is missing.
-        n_read_threads: Threads that prefer loads and lookups.
-        n_write_threads: Threads that prefer stores.
+        n_read_threads: Threads of the engine, together with `n_write_threads`; each does what is most urgent.
+        n_write_threads: More threads; three in four of all may store at once.
         enable_kv_events: Emit a stored event for each store job that succeeds.
         locality: Where the directory lies as seen from vLLM, a name of its `Locality`, or None.
         use_o_direct: Try to bypass the page cache.
         io_engine: How chunks are loaded: "uring" (io_uring), "psync" (plain reads), or "auto", which asks a
             probe in the directory at start.
+        max_inflight_read_bytes: Loads that may be in flight at once; one chunk always may.
+        max_inflight_write_bytes: The same for stores; an eighth of it while loads wait or run.
+        max_queued_store_bytes: Stores that may wait for the disk; what comes on top is not stored, and counted.
+            None is half the primary tier: a store that waits keeps its chunk there from being replaced.
 
     Raises:
         TypeError: An option of the wrong type.
@@ -38,6 +42,9 @@ class TierConfig:
     locality: str | None = None
     use_o_direct: bool = True
     io_engine: str = "auto"
+    max_inflight_read_bytes: int = 64 << 20
+    max_inflight_write_bytes: int = 16 << 20
+    max_queued_store_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Check each option."""
@@ -53,6 +60,14 @@ class TierConfig:
                 raise TypeError(_wrong(name, "an integer", count))
             if not 1 <= count <= N_THREADS_MAX:
                 raise ValueError(_wrong(name, f"between 1 and {N_THREADS_MAX}", count))
+        for name in ("max_inflight_read_bytes", "max_inflight_write_bytes", "max_queued_store_bytes"):
+            size = getattr(self, name)
+            if size is None and name == "max_queued_store_bytes":
+                continue
+            if not isinstance(size, int) or isinstance(size, bool):
+                raise TypeError(_wrong(name, "a number of bytes", size))
+            if size < 1:
+                raise ValueError(_wrong(name, "at least 1", size))
         for name in ("enable_kv_events", "use_o_direct"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(_wrong(name, "true or false", getattr(self, name)))

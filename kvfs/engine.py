@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from kvfs import backend
 from kvfs.config import TierConfig
-from kvfs.jobs import CompletionLike
+from kvfs.jobs import SHED, CompletionLike
 from kvfs.paths import Namespace
 
 if TYPE_CHECKING:
@@ -36,15 +36,21 @@ class ChunkEngine:
             namespace: Where the chunks lie.
             buffer: The primary tier, shape (num_chunks, chunk_size_bytes), one byte an element, writable,
                 C-contiguous. Pinned until `close()`.
-            config: Thread counts and O_DIRECT.
+            config: Thread counts, limits, how to do I/O.
 
         Raises:
             OSError: The namespace cannot be written, or there is no room for the threads.
             ValueError: The buffer has another shape, or the namespace belongs to another configuration.
         """
         namespace.write_config()
+        queued = config.max_queued_store_bytes
+        if queued is None:
+            with memoryview(buffer) as view:
+                queued = max(1, view.nbytes // 2)
         self.namespace = namespace
+        self._max_queued_store_bytes = queued
         self._warned_direct = False
+        self._warned_shed = False
         self._native = backend.load().Engine(
             namespace.base_path,
             buffer,
@@ -52,14 +58,16 @@ class ChunkEngine:
             config.n_write_threads,
             config.use_o_direct,
             config.io_engine,
+            config.max_inflight_read_bytes,
+            config.max_inflight_write_bytes,
+            queued,
         )
         _logger.info(
-            "kvfs serves %s through %s (%s) with %d read and %d write threads",
+            "kvfs serves %s through %s (%s) with %d threads",
             namespace.base_path,
             self._native.io_engine,
             self._native.io_engine_reason,
-            config.n_read_threads,
-            config.n_write_threads,
+            config.n_read_threads + config.n_write_threads,
         )
 
     def submit_store(self, job_id: int, keys: Collection[bytes], chunk_ids: Sequence[int]) -> None:
@@ -89,6 +97,16 @@ class ChunkEngine:
         completions = self._native.poll()
         if completions and not self._warned_direct:
             self._warn_if_buffered()
+        if not self._warned_shed and any(
+            each.kind == "store" and SHED in each.outcomes for each in completions
+        ):
+            self._warned_shed = True
+            _logger.warning(
+                "%s does not keep up with stores: %d bytes of them wait, and what comes on top is not stored. "
+                "stats()['shed_stores'] counts those chunks; a larger max_queued_store_bytes holds more back.",
+                self.namespace.base_path,
+                self._max_queued_store_bytes,
+            )
         return completions
 
     def drain(self, timeout_s: float | None = None) -> bool:

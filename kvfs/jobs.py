@@ -8,11 +8,13 @@ down in docs/engine.md. An outcome is an errno, one a key, in the job's order:
 - `EBADMSG`: load, lookup: a file that is not of the chunk's size;
 - `EINVAL`: the chunk id lies outside the buffer, or the system said so;
 - `ECANCELED`: the engine was closed before the op started;
+- `SHED` (EAGAIN): store: the queue was full;
 - any other (`EISDIR`, `ELOOP`, `EACCES`, `ENOSPC`, `EROFS`, ...): what the system said.
 """
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 SUCCESS: Final = 0
+SHED: Final = errno.EAGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +140,23 @@ class EngineFactory(Protocol):
         n_write_threads: int,
         use_o_direct: bool = True,
         io_engine: str = "auto",
+        max_inflight_read_bytes: int = 64 << 20,
+        max_inflight_write_bytes: int = 16 << 20,
+        max_queued_store_bytes: int | None = None,
     ) -> EngineLike:
         """Start an engine on the namespace `base_path`.
 
         Args:
-            base_path: The namespace's directory; made by the first store.
+            base_path: The namespace's directory; made with its parents if it is missing.
             buffer: The primary tier: writable, C-contiguous, one byte an element, of shape
                 (num_chunks, chunk_size_bytes). Held until `close()`.
-            n_read_threads: Threads that prefer loads and lookups, 1 to 1024.
-            n_write_threads: Threads that prefer stores, 1 to 1024.
+            n_read_threads: Threads, 1 to 1024, together with the next ones; each takes what is most urgent.
+            n_write_threads: More threads, 1 to 1024.
             use_o_direct: Whether to try O_DIRECT.
             io_engine: "auto", "uring" or "psync".
+            max_inflight_read_bytes: Loads that may be in flight at once, at least one chunk.
+            max_inflight_write_bytes: The same for stores; an eighth of it while loads wait or run.
+            max_queued_store_bytes: Stores that may wait; what comes on top is shed. None sheds nothing.
 
         Raises:
             TypeError: An argument of the wrong type.

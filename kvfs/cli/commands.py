@@ -84,7 +84,13 @@ def _round_trip(root: str, chunks: int, threads: int, *, o_direct: bool) -> list
     expected = os.urandom(CHUNK_SIZE_BYTES)
     memory.write(expected * chunks)
     view = memoryview(memory).cast("B", (chunks, CHUNK_SIZE_BYTES))
-    config = TierConfig(root, n_read_threads=threads, n_write_threads=threads, use_o_direct=o_direct)
+    config = TierConfig(
+        root,
+        n_read_threads=threads,
+        n_write_threads=threads,
+        use_o_direct=o_direct,
+        max_queued_store_bytes=size,
+    )
     with ChunkEngine(Namespace(root, {"model_name": "kvfs-check"}), view, config) as engine:
         engine.submit_store(1, keys, rows)
         store_s = _finish(engine)

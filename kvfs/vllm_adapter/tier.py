@@ -153,12 +153,15 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
                         key for key, code in zip(keys, completion.outcomes, strict=True) if code != SUCCESS
                     ]
                     self._lookups.deny(failed)
-            elif result.success and keys and self._emits_events:
-                self._events.append(
-                    OffloadingEvent(
-                        keys=list(keys), medium=self.medium, removed=False, locality=self.locality
+            elif result.success and self._emits_events:
+                # What was shed is not there.
+                stored = [key for key, code in zip(keys, completion.outcomes, strict=True) if code == SUCCESS]
+                if stored:
+                    self._events.append(
+                        OffloadingEvent(
+                            keys=stored, medium=self.medium, removed=False, locality=self.locality
+                        )
                     )
-                )
 
 
 def _locality(name: str | None) -> Locality | None:

@@ -11,7 +11,7 @@ from vllm.v1.kv_offload.base import OffloadKey
 from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.base import JobResult
 
-from kvfs.jobs import SUCCESS, CompletionLike
+from kvfs.jobs import SHED, SUCCESS, CompletionLike
 from kvfs.paths import Namespace
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def job_result(completion: CompletionLike, keys: Sequence[OffloadKey]) -> JobRes
 
     Returns:
         A result whose `successful_keys` are those loaded, whatever their place among the failed ones;
-        None where there are none or the job is a store. A store of what was there already moved zero
-        bytes, which vLLM's back-pressure detector leaves out.
+        None where there are none or the job is a store. A store of what was there already, or of what was
+        shed, moved zero bytes, which vLLM's back-pressure detector leaves out.
     """
-    success = not any(completion.outcomes)
+    success = all(code in (SUCCESS, SHED) for code in completion.outcomes)
     loaded: tuple[OffloadKey, ...] = ()
     if not success:
         if completion.kind == "load":

@@ -21,10 +21,10 @@ bool aligned(std::span<const std::byte> bytes, std::uintptr_t alignment) {
   return (reinterpret_cast<std::uintptr_t>(bytes.data()) | bytes.size()) % alignment == 0;
 }
 
-int open_retrying(const char* path, int flags, mode_t mode) {
+int open_retrying(int at, const std::string& path, int flags, mode_t mode) {
   int number;
   do {
-    number = ::open(path, flags | O_CLOEXEC, mode);
+    number = ::openat(at, path.c_str(), flags | O_CLOEXEC, mode);
   } while (number < 0 && errno == EINTR);
   return number;
 }
@@ -50,14 +50,14 @@ Status leave_direct(File& file) {
   return Status::success();
 }
 
-Status make_directories(const std::string& path) {
-  if (::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return Status::success();
+Status make_directories(int at, const std::string& path) {
+  if (::mkdirat(at, path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return Status::success();
   if (errno != ENOENT) return Status::from_errno("mkdir");
   const std::size_t slash = path.find_last_of('/');
   if (slash == std::string::npos || slash == 0) return Status::failure(ENOENT, "mkdir");
-  if (const Status parent = make_directories(path.substr(0, slash)); !parent.ok()) return parent;
+  if (const Status parent = make_directories(at, path.substr(0, slash)); !parent.ok()) return parent;
   // Another writer may have been first.
-  if (::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return Status::success();
+  if (::mkdirat(at, path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return Status::success();
   return Status::from_errno("mkdir");
 }
 
@@ -73,9 +73,9 @@ void DirectPolicy::refused(std::span<const std::byte> bytes) {
   if (aligned(bytes, kAlignmentMax)) enabled_.store(false, std::memory_order_relaxed);
 }
 
-Status inspect(const std::string& path, Entry& entry) {
+Status inspect(int at, const std::string& path, Entry& entry) {
   struct stat status;
-  if (::lstat(path.c_str(), &status) == 0) {
+  if (::fstatat(at, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
     fill(status, entry);
     return Status::success();
   }
@@ -90,24 +90,26 @@ Status inspect(const Fd& fd, Entry& entry) {
   return Status::success();
 }
 
-Status create_exclusive(const std::string& path, std::span<const std::byte> bytes, DirectPolicy& direct,
-                        File& file) {
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
+Status create_exclusive(int at, const std::string& path, Naming naming, std::span<const std::byte> bytes,
+                        DirectPolicy& direct, File& file) {
+  const std::string parent = path.substr(0, path.find_last_of('/'));
+  const bool named = naming == Naming::kNamed;
+  const std::string& target = named ? path : parent;
+  const int flags = O_WRONLY | (named ? O_CREAT | O_EXCL | O_NOFOLLOW : O_TMPFILE);
   bool made_directories = false;
   file.direct = direct.wants(bytes);
   while (true) {
-    file.fd = Fd(open_retrying(path.c_str(), kFlags | (file.direct ? O_DIRECT : 0), kFileMode));
+    file.fd = Fd(open_retrying(at, target, flags | (file.direct ? O_DIRECT : 0), kFileMode));
     if (file.fd.valid()) return Status::success();
     const int error = errno;
     if (error == EINVAL && file.direct) {
       // Some file systems create the file before they refuse the flag; O_EXCL says it is ours.
-      (void)remove(path);
+      if (named) (void)remove(at, path);
       direct.refused(bytes);
       file.direct = false;
     } else if (error == ENOENT && !made_directories) {
       // Optimistic: the directory is there but for the first chunk in it.
-      const Status made = make_directories(path.substr(0, path.find_last_of('/')));
-      if (!made.ok()) return made;
+      if (const Status made = make_directories(at, parent); !made.ok()) return made;
       made_directories = true;
     } else {
       return Status::failure(error, "create");
@@ -115,14 +117,15 @@ Status create_exclusive(const std::string& path, std::span<const std::byte> byte
   }
 }
 
-Status open_existing(const std::string& path, std::span<std::byte> bytes, DirectPolicy& direct, File& file) {
+Status open_existing(int at, const std::string& path, std::span<std::byte> bytes, DirectPolicy& direct,
+                     File& file) {
   constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK;
   file.direct = direct.wants(bytes);
-  file.fd = Fd(open_retrying(path.c_str(), kFlags | (file.direct ? O_DIRECT : 0), 0));
+  file.fd = Fd(open_retrying(at, path, kFlags | (file.direct ? O_DIRECT : 0), 0));
   if (!file.fd.valid() && errno == EINVAL && file.direct) {
     direct.refused(bytes);
     file.direct = false;
-    file.fd = Fd(open_retrying(path.c_str(), kFlags, 0));
+    file.fd = Fd(open_retrying(at, path, kFlags, 0));
   }
   return file.fd.valid() ? Status::success() : Status::from_errno("open");
 }
@@ -167,20 +170,21 @@ Status read_all(File& file, std::span<std::byte> bytes, DirectPolicy& direct, st
   return Status::success();
 }
 
-Status move(const std::string& from, const std::string& to, Replace replace) {
+Status move(int at, const std::string& from, const std::string& to, Replace replace) {
   if (replace == Replace::kNever) {
-    if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
+    if (::syscall(SYS_renameat2, at, from.c_str(), at, to.c_str(), RENAME_NOREPLACE) == 0) {
       return Status::success();
     }
     // File systems without the flag (NFS, some FUSE ones) say EINVAL, old kernels ENOSYS. Replacing
     // is right there too: the name is a hash of the content.
     if (errno != EINVAL && errno != ENOSYS) return Status::from_errno("rename");
   }
-  return ::rename(from.c_str(), to.c_str()) == 0 ? Status::success() : Status::from_errno("rename");
+  return ::renameat(at, from.c_str(), at, to.c_str()) == 0 ? Status::success() : Status::from_errno("rename");
 }
 
-Status remove(const std::string& path) {
-  return ::unlink(path.c_str()) == 0 || errno == ENOENT ? Status::success() : Status::from_errno("unlink");
+Status remove(int at, const std::string& path) {
+  return ::unlinkat(at, path.c_str(), 0) == 0 || errno == ENOENT ? Status::success()
+                                                                 : Status::from_errno("unlink");
 }
 
 }  // namespace kvfs::fs

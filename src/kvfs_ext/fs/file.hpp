@@ -1,4 +1,6 @@
 // The system calls that kvfs makes on files, each with its loops and fallbacks. No other room has any.
+//
+// A path is relative to the directory `at`, a descriptor or AT_FDCWD.
 #pragma once
 
 #include <sys/stat.h>
@@ -54,23 +56,27 @@ struct Entry {
 };
 
 // Blocking, any thread. ENOENT is no failure here: the entry is kAbsent.
-Status inspect(const std::string& path, Entry& entry);
+Status inspect(int at, const std::string& path, Entry& entry);
 Status inspect(const Fd& fd, Entry& entry);
 
-// Create `path` exclusively for writing `bytes`, with its missing parent directories.
-// EEXIST when it is there already; nothing of another writer is touched.
-Status create_exclusive(const std::string& path, std::span<const std::byte> bytes, DirectPolicy& direct,
-                        File& file);
+// Whether a new file has its name from the start or none until it is linked.
+enum class Naming { kNamed, kNameless };
+
+// Create a file at `path`, or one without a name beside it, for writing `bytes`, with the missing parent
+// directories. EEXIST when there is one at `path` already; nothing of another writer is touched.
+Status create_exclusive(int at, const std::string& path, Naming naming, std::span<const std::byte> bytes,
+                        DirectPolicy& direct, File& file);
 
 // Open `path` for reading into `bytes`. A link at the last component fails with ELOOP; a FIFO does
 // not block.
-Status open_existing(const std::string& path, std::span<std::byte> bytes, DirectPolicy& direct, File& file);
+Status open_existing(int at, const std::string& path, std::span<std::byte> bytes, DirectPolicy& direct,
+                     File& file);
 
 // Go on buffered with the descriptor at hand; the bytes that moved already stay valid.
 Status leave_direct(File& file);
 
-// Make `path` a directory with its missing parents; one that is there is fine.
-Status make_directories(const std::string& path);
+// Make `path` a directory with its missing parents below `at`; one that is there is fine.
+Status make_directories(int at, const std::string& path);
 
 // Write all bytes from offset 0. Loops over EINTR and short transfers.
 Status write_all(File& file, std::span<const std::byte> bytes, DirectPolicy& direct);
@@ -80,9 +86,9 @@ Status read_all(File& file, std::span<std::byte> bytes, DirectPolicy& direct, st
 
 // Move `from` to `to`. Without replacing: EEXIST when `to` is there.
 enum class Replace { kNever, kAlways };
-Status move(const std::string& from, const std::string& to, Replace replace);
+Status move(int at, const std::string& from, const std::string& to, Replace replace);
 
 // Remove `path`; what is gone already counts as removed.
-Status remove(const std::string& path);
+Status remove(int at, const std::string& path);
 
 }  // namespace kvfs::fs

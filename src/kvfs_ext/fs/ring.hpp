@@ -56,7 +56,7 @@ class Ring {
 
   // Queue a read into `target`, which lies in the ring's memory. False when `depth` are in flight already.
   [[nodiscard]] bool read(int fd, std::span<std::byte> target, std::uint64_t offset, std::uint64_t tag);
-  // Hand what is queued to the kernel and wait until `at_least` operations have ended. After a
+  // Hand what is queued to the kernel and wait until `at_least` of all operations have ended. After a
   // failure the last queued() reads were not handed over; drop_queued() forgets them.
   Status submit(unsigned at_least);
   [[nodiscard]] unsigned queued() const { return queued_; }

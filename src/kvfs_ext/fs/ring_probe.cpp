@@ -18,11 +18,11 @@ namespace {
 constexpr std::size_t kPageSize = 4096;
 using Page = std::array<std::byte, kPageSize>;
 
-Status read_through_ring(const std::string& path, Page& page, DirectPolicy& direct) {
+Status read_through_ring(int at, const std::string& path, Page& page, DirectPolicy& direct) {
   Ring ring;
   if (const Status created = Ring::create(1, {page, kPageSize}, nullptr, ring); !created.ok()) return created;
   File file;
-  if (const Status opened = open_existing(path, page, direct, file); !opened.ok()) return opened;
+  if (const Status opened = open_existing(at, path, page, direct, file); !opened.ok()) return opened;
   if (!ring.read(file.fd.get(), page, 0, 0)) return Status::failure(EIO, "io_uring read");
   if (const Status submitted = ring.submit(1); !submitted.ok()) return submitted;
   Ring::Completion completion;
@@ -36,21 +36,21 @@ Status read_through_ring(const std::string& path, Page& page, DirectPolicy& dire
 
 }  // namespace
 
-Status probe_ring(const std::string& directory, bool use_o_direct) {
+Status probe_ring(const Directory& directory, bool use_o_direct) {
   alignas(kPageSize) Page written;
   alignas(kPageSize) Page read{};
   for (std::size_t i = 0; i < kPageSize; ++i) written[i] = static_cast<std::byte>(i * 37 + 11);
   DirectPolicy direct(use_o_direct);
-  const std::string path = directory + "/.kvfs_probe_" + std::to_string(::getpid()) + "_" +
+  const std::string path = ".kvfs_probe_" + std::to_string(::getpid()) + "_" +
                            std::to_string(reinterpret_cast<std::uintptr_t>(&read)) + ".tmp";
   File file;
-  Status status = create_exclusive(path, written, direct, file);
+  Status status = create_exclusive(directory.at(), path, Naming::kNamed, written, direct, file);
   if (!status.ok()) return status;
   status = write_all(file, written, direct);
   if (const Status closed = file.fd.close(); status.ok()) status = closed;
-  if (status.ok()) status = read_through_ring(path, read, direct);
+  if (status.ok()) status = read_through_ring(directory.at(), path, read, direct);
   if (status.ok() && written != read) status = Status::failure(EIO, "io_uring read");
-  if (const Status removed = remove(path); status.ok()) status = removed;
+  if (const Status removed = remove(directory.at(), path); status.ok()) status = removed;
   return status;
 }
 

@@ -2,14 +2,13 @@
 // systems refuse what others take.
 #pragma once
 
-#include <string>
-
 #include "base/status.hpp"
+#include "fs/directory.hpp"
 
 namespace kvfs::fs {
 
 // Write an aligned page to a new file in `directory`, read it back through a ring with a registered
 // buffer, compare, and remove the file. Blocks. The failure names the step.
-Status probe_ring(const std::string& directory, bool use_o_direct);
+Status probe_ring(const Directory& directory, bool use_o_direct);
 
 }  // namespace kvfs::fs

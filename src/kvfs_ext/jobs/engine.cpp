@@ -1,7 +1,8 @@
-// The engine's threads and queues.
+// The engine's threads.
 #include "jobs/engine.hpp"
 
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "fs/publish.hpp"
 #include "fs/ring_probe.hpp"
 
 namespace kvfs::jobs {
@@ -18,52 +20,62 @@ namespace {
 
 // A lookup takes about a microsecond, less than claiming it: claim many at a time.
 constexpr std::size_t kLookupsPerClaim = 64;
-// Reads that one thread keeps in flight: enough of them to share a system call among, and not so many
-// that a job of large chunks stays with one thread.
-constexpr unsigned kWindowDepth = 16;
-constexpr std::size_t kWindowBytes = std::size_t{16} << 20;
+// Loads that one thread keeps in flight through its ring, and how many it opens before the kernel gets
+// them and another thread may take the next ones.
+constexpr unsigned kWindowDepth = 32;
+constexpr std::size_t kLoadsPerClaim = 8;
+// What a job gets before the next one has its turn. Shorter jobs run one after the other, which ends the
+// first of them sooner than if all took turns.
+constexpr std::size_t kTurnBytes = std::size_t{32} << 20;
+constexpr std::size_t kTurnOps = 16;
+// Part of the write budget that stores keep beside loads.
+constexpr std::size_t kShareBesideLoads = 8;
+// One thread in so many is kept from stores, which may all hang in a slow file system.
+constexpr std::size_t kThreadsPerReserved = 4;
 
-constexpr std::array kReadersPrefer{JobKind::kLookup, JobKind::kLoad, JobKind::kStore};
-constexpr std::array kWritersPrefer{JobKind::kStore, JobKind::kLookup, JobKind::kLoad};
-
-void name_thread(std::thread& thread, const char* role, std::size_t index) {
+void name_thread(std::thread& thread, std::size_t index) {
   // The kernel keeps 15 characters.
-  const std::string name = std::string("kvfs-") + role + '-' + std::to_string(index);
+  const std::string name = "kvfs-io-" + std::to_string(index);
   (void)::pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
+}
+
+// A thread that wakes up does not push aside the one that runs, which may be the scheduler's.
+void yield_to_others() {
+  const sched_param parameters{};
+  (void)::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &parameters);
 }
 
 }  // namespace
 
 Status Engine::open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr<Engine>& engine) {
-  if (const Status made = fs::make_directories(options.base_path); !made.ok()) return made;
+  auto context = std::make_unique<layouts::FilesContext>(options.use_o_direct);
+  if (const Status opened = context->directory.open(options.base_path); !opened.ok()) return opened;
   Status uring = Status::failure(ECANCELED, "probe");
-  if (options.io_engine != IoEngine::kPsync) uring = fs::probe_ring(options.base_path, options.use_o_direct);
+  if (options.io_engine != IoEngine::kPsync) uring = fs::probe_ring(context->directory, options.use_o_direct);
   if (options.io_engine == IoEngine::kUring && !uring.ok()) return uring;
+  context->publish = fs::probe_publish(context->directory);
   try {
-    engine.reset(new Engine(std::move(options), buffer, uring));
+    engine.reset(new Engine(std::move(options), buffer, uring, std::move(context)));
   } catch (const std::system_error& error) {
     return Status::failure(error.code().value(), "starting threads");
   }
   return Status::success();
 }
 
-Engine::Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_status)
+Engine::Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_status,
+               std::unique_ptr<layouts::FilesContext> context)
     : options_(std::move(options)),
       buffer_(buffer),
-      thread_count_(options_.n_read_threads + options_.n_write_threads),
       owner_pid_(::getpid()),
       uring_status_(uring_status),
-      context_(options_.use_o_direct) {
+      context_(std::move(context)),
+      queue_(queue_limits()) {
   if (uring_status_.ok()) (void)fs::Ring::create(1, ring_memory(), nullptr, donor_);
-  threads_.reserve(thread_count_);
+  threads_.reserve(options_.n_threads);
   try {
-    for (std::size_t i = 0; i < options_.n_read_threads; ++i) {
-      threads_.emplace_back([this] { run(kReadersPrefer); });
-      name_thread(threads_.back(), "read", i);
-    }
-    for (std::size_t i = 0; i < options_.n_write_threads; ++i) {
-      threads_.emplace_back([this] { run(kWritersPrefer); });
-      name_thread(threads_.back(), "write", i);
+    for (std::size_t i = 0; i < options_.n_threads; ++i) {
+      threads_.emplace_back([this] { run(); });
+      name_thread(threads_.back(), i);
     }
   } catch (...) {
     // The system gave fewer threads than asked for: end those that run, then report.
@@ -74,26 +86,43 @@ Engine::Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_
 
 Engine::~Engine() { close(); }
 
+QueueLimits Engine::queue_limits() const {
+  const auto chunks = [this](std::uint64_t bytes) {
+    return static_cast<std::size_t>(std::max<std::uint64_t>(1, bytes / buffer_.chunk_size_bytes));
+  };
+  QueueLimits limits;
+  limits.loads_in_flight = chunks(options_.max_inflight_read_bytes);
+  const std::size_t storing_threads = options_.n_threads - options_.n_threads / kThreadsPerReserved;
+  const std::size_t stores = chunks(options_.max_inflight_write_bytes);
+  limits.stores_in_flight = std::min(stores, storing_threads);
+  limits.stores_beside_loads =
+      std::clamp<std::size_t>(stores / kShareBesideLoads, 1, limits.stores_in_flight);
+  limits.queued_stores = chunks(options_.max_queued_store_bytes);
+  limits.lookups_per_claim = kLookupsPerClaim;
+  limits.loads_per_claim = uring_status_.ok() ? kLoadsPerClaim : 1;
+  limits.turn = std::max(kTurnOps, chunks(kTurnBytes));
+  return limits;
+}
+
 bool Engine::submit(std::int64_t job_id, JobKind kind, PackedKeys keys, std::vector<std::int64_t> chunk_ids) {
   const auto job = std::make_shared<Job>(job_id, kind, std::move(keys), std::move(chunk_ids));
   const std::size_t ops = job->keys.count();
+  bool wake_up = false;
   {
     const std::lock_guard lock(mutex_);
     if (stop_) return false;
-    if (ops == 0) {
-      completions_.push_back(job->take_completion());
-      return true;
-    }
     ++inflight_jobs_;
-    queue(kind).push_back(job);
+    const std::size_t accepted = queue_.push(job);
+    Done done;
+    if (ops == 0) done.ended.push_back(job);
+    for (std::size_t op = accepted; op < ops; ++op) {
+      ++shed_stores_;
+      if (job->finish_op(op, Status::failure(EAGAIN, "queueing"), 0, {})) done.ended.push_back(job);
+    }
+    settle(done);
+    wake_up = take_wake_up();
   }
-  const std::size_t per_claim = ops_per_claim(kind);
-  const std::size_t claims = (ops + per_claim - 1) / per_claim;
-  if (claims >= thread_count_) {
-    work_available_.notify_all();
-  } else {
-    for (std::size_t i = 0; i < claims; ++i) work_available_.notify_one();
-  }
+  if (wake_up) work_available_.notify_one();
   return true;
 }
 
@@ -112,21 +141,19 @@ bool Engine::drain(std::optional<Clock::duration> timeout) {
 
 void Engine::close() {
   const std::lock_guard closing(close_mutex_);
-  std::vector<Claim> cancelled;
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    for (auto& queued : queues_) {
-      for (const auto& job : queued) cancelled.push_back({job, job->next_op, job->keys.count()});
-      queued.clear();
+    Done done;
+    for (const Claim& claim : queue_.take_all()) {
+      for (std::size_t op = claim.begin; op < claim.end; ++op) {
+        if (claim.job->finish_op(op, Status::failure(ECANCELED, "start"), 0, {}))
+          done.ended.push_back(claim.job);
+      }
     }
+    settle(done);
   }
   work_available_.notify_all();
-  for (const Claim& claim : cancelled) {
-    for (std::size_t op = claim.begin; op < claim.end; ++op) {
-      if (claim.job->finish_op(op, Status::failure(ECANCELED, "start"), 0, {})) complete(*claim.job);
-    }
-  }
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   // Its registered buffers pin the primary tier's pages.
@@ -137,79 +164,91 @@ bool Engine::in_owner_process() const { return ::getpid() == owner_pid_; }
 
 EngineStats Engine::stats() {
   const std::lock_guard lock(mutex_);
-  const auto& counters = context_.counters;
-  return {context_.direct.fallbacks(), counters.duplicate_stores.load(), counters.healed_files.load(),
-          counters.removed_files.load(), inflight_jobs_};
+  const auto& counters = context_->counters;
+  EngineStats stats;
+  stats.direct_fallbacks = context_->direct.fallbacks();
+  stats.duplicate_stores = counters.duplicate_stores.load();
+  stats.healed_files = counters.healed_files.load();
+  stats.removed_files = counters.removed_files.load();
+  stats.shed_stores = shed_stores_;
+  stats.peak_inflight_read_bytes = queue_.peak_loads() * buffer_.chunk_size_bytes;
+  stats.peak_inflight_write_bytes = queue_.peak_stores() * buffer_.chunk_size_bytes;
+  stats.inflight_jobs = inflight_jobs_;
+  return stats;
 }
 
-void Engine::run(Preference preference) {
-  // Made on the thread that uses it, when its first load comes.
+void Engine::run() {
+  yield_to_others();
   std::unique_ptr<layouts::FilesWindow> window;
-  bool window_wanted = uring_status_.ok();
+  if (uring_status_.ok())
+    window = layouts::FilesWindow::create(*context_, kWindowDepth, ring_memory(), &donor_);
+  Done done;
+  std::unique_lock lock(mutex_);
   while (true) {
-    Claim claimed;
-    {
-      std::unique_lock lock(mutex_);
-      work_available_.wait(lock, [this] { return stop_ || has_work(); });
-      if (stop_) return;
-      claimed = claim(preference);
+    settle(done);
+    while (!stop_ && !queue_.has_claimable()) {
+      ++waiting_threads_;
+      work_available_.wait(lock);
+      --waiting_threads_;
+      wake_up_pending_ = false;
     }
-    if (claimed.job->kind == JobKind::kLoad && window_wanted && window == nullptr) {
-      window = layouts::FilesWindow::create(context_, kWindowDepth, ring_memory(), &donor_);
-      window_wanted = window != nullptr;
-    }
-    if (claimed.job->kind == JobKind::kLoad && window != nullptr) {
-      execute_loads(std::move(claimed), *window, preference);
+    if (stop_) return;
+    Claim claim = queue_.claim();
+    const bool wake_up = take_wake_up();
+    lock.unlock();
+    if (wake_up) work_available_.notify_one();
+    if (claim.job->kind == JobKind::kLoad && window != nullptr) {
+      execute_loads(std::move(claim), *window, done);
     } else {
-      execute(claimed);
+      execute(claim, done);
     }
+    // A thread that waits keeps no job alive.
+    claim = {};
+    lock.lock();
   }
 }
 
-bool Engine::has_work() const {
-  return std::any_of(queues_.begin(), queues_.end(), [](const auto& queued) { return !queued.empty(); });
-}
-
-std::size_t Engine::ops_per_claim(JobKind kind) const {
-  if (kind == JobKind::kLookup) return kLookupsPerClaim;
-  if (kind == JobKind::kStore || !uring_status_.ok()) return 1;
-  return std::clamp<std::size_t>(kWindowBytes / buffer_.chunk_size_bytes, 1, kWindowDepth);
-}
-
-Engine::Claim Engine::claim(const Preference& preference) {
-  for (const JobKind kind : preference) {
-    auto& queued = queue(kind);
-    if (queued.empty()) continue;
-    const std::shared_ptr<Job> job = queued.front();
-    const std::size_t begin = job->next_op;
-    const std::size_t end = std::min(begin + ops_per_claim(kind), job->keys.count());
-    job->next_op = end;
-    if (end == job->keys.count()) queued.pop_front();
-    return {job, begin, end};
+void Engine::settle(Done& done) {
+  queue_.release(JobKind::kLoad, std::exchange(done.loads, 0));
+  queue_.release(JobKind::kStore, std::exchange(done.stores, 0));
+  for (const auto& job : done.ended) {
+    completions_.push_back(job->take_completion());
+    if (--inflight_jobs_ == 0) idle_.notify_all();
   }
-  return {};
+  done.ended.clear();
 }
 
-Engine::Claim Engine::claim_more_loads(const Preference& preference) {
-  const std::lock_guard lock(mutex_);
-  if (stop_ || queue(JobKind::kLoad).empty()) return {};
-  const bool prefers_stores = preference.front() == JobKind::kStore;
-  if (prefers_stores && !queue(JobKind::kStore).empty()) return {};
-  return claim({JobKind::kLoad, JobKind::kLoad, JobKind::kLoad});
+bool Engine::take_wake_up() {
+  if (wake_up_pending_ || waiting_threads_ == 0 || !queue_.has_claimable()) return false;
+  return wake_up_pending_ = true;
 }
 
-void Engine::execute(const Claim& claim) {
-  Job& job = *claim.job;
-  job.started();
+Claim Engine::claim_more_loads(Done& done, std::size_t most) {
+  Claim claim;
+  bool wake_up = false;
+  {
+    const std::lock_guard lock(mutex_);
+    settle(done);
+    claim = queue_.claim_more_loads(most);
+    wake_up = take_wake_up();
+  }
+  if (wake_up) work_available_.notify_one();
+  if (claim.job != nullptr) claim.job->started();
+  return claim;
+}
+
+void Engine::execute(const Claim& claim, Done& done) {
+  claim.job->started();
+  if (claim.job->kind == JobKind::kLookup) (void)context_->directory.restore_if_removed();
   for (std::size_t op = claim.begin; op < claim.end; ++op) {
     std::string path;
     std::size_t moved = 0;
-    const Status status = execute_op(job, op, path, moved);
-    if (job.finish_op(op, status, moved, path)) complete(job);
+    const Status status = execute_op(*claim.job, op, path, moved);
+    finish_op(claim.job, op, status, moved, path, done);
   }
 }
 
-void Engine::execute_loads(Claim claimed, layouts::FilesWindow& window, const Preference& preference) {
+void Engine::execute_loads(Claim claim, layouts::FilesWindow& window, Done& done) {
   struct Pending {
     std::shared_ptr<Job> job;
     std::size_t op = 0;
@@ -217,63 +256,62 @@ void Engine::execute_loads(Claim claimed, layouts::FilesWindow& window, const Pr
   std::vector<Pending> pending(kWindowDepth);
   std::vector<std::size_t> free_tags(kWindowDepth);
   std::iota(free_tags.begin(), free_tags.end(), std::size_t{0});
-  do {
-    if (claimed.begin == claimed.end && !window.full()) {
-      claimed = claim_more_loads(preference);
-      if (claimed.job != nullptr) claimed.job->started();
-    }
-    for (; claimed.begin < claimed.end && !window.full(); ++claimed.begin) {
-      Job& job = *claimed.job;
-      std::string path;
-      const std::span<std::byte> row = row_of(job, claimed.begin, path);
+  claim.job->started();
+  while (!claim.empty() || !window.empty()) {
+    const bool came_with_more = !claim.empty();
+    for (; !claim.empty(); ++claim.begin) {
+      const std::span<std::byte> row = row_of(*claim.job, claim.begin);
       if (row.empty()) {
-        if (job.finish_op(claimed.begin, Status::failure(EINVAL, "load"), 0, path)) complete(job);
+        finish_op(claim.job, claim.begin, Status::failure(EINVAL, "load"), 0, {}, done);
         continue;
       }
       const std::size_t tag = free_tags.back();
       free_tags.pop_back();
-      pending[tag] = {claimed.job, claimed.begin};
-      window.start(layouts::chunk_path(options_.base_path, job.keys.at(claimed.begin)), row, tag);
+      pending[tag] = {claim.job, claim.begin};
+      window.start(layouts::chunk_path(claim.job->keys.at(claim.begin)), row, tag);
     }
-    window.wait();
+    // While there is more to open, the disk works on what it has.
+    window.progress(!came_with_more || window.full());
     for (const auto& result : window.results()) {
-      const Pending done = std::exchange(pending[result.tag], {});
+      const Pending ended = std::exchange(pending[result.tag], {});
       free_tags.push_back(result.tag);
-      if (done.job->finish_op(done.op, result.status, result.moved, result.path)) complete(*done.job);
+      finish_op(ended.job, ended.op, result.status, result.moved, result.path, done);
     }
-  } while (!window.empty() || claimed.begin < claimed.end);
+    claim = claim_more_loads(done, free_tags.size());
+  }
 }
 
 Status Engine::execute_op(Job& job, std::size_t op, std::string& path, std::size_t& moved) {
-  if (job.kind == JobKind::kLookup) {
-    path = layouts::chunk_path(options_.base_path, job.keys.at(op));
-    return layouts::lookup_file(path, buffer_.chunk_size_bytes);
-  }
-  const std::span<std::byte> row = row_of(job, op, path);
+  path = layouts::chunk_path(job.keys.at(op));
+  if (job.kind == JobKind::kLookup) return layouts::lookup_file(*context_, path, buffer_.chunk_size_bytes);
+  const std::span<std::byte> row = row_of(job, op);
   if (row.empty()) return Status::failure(EINVAL, job.kind == JobKind::kLoad ? "load" : "store");
-  path = layouts::chunk_path(options_.base_path, job.keys.at(op));
-  if (job.kind == JobKind::kLoad) return layouts::load_file(context_, path, row, moved);
-  return layouts::store_file(context_, layouts::temporary_path(path), path, row, moved);
+  if (job.kind == JobKind::kLoad) return layouts::load_file(*context_, path, row, moved);
+  return layouts::store_file(*context_, path, row, moved);
 }
 
-std::span<std::byte> Engine::row_of(const Job& job, std::size_t op, std::string& path) const {
-  const std::int64_t chunk_id = job.chunk_ids[op];
-  if (chunk_id < 0 || static_cast<std::uint64_t>(chunk_id) >= buffer_.num_chunks) {
-    path = "row " + std::to_string(chunk_id) + " of a buffer of " + std::to_string(buffer_.num_chunks);
-    return {};
+void Engine::finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status,
+                       std::size_t moved, const std::string& path, Done& done) {
+  if (job->kind == JobKind::kLoad) ++done.loads;
+  if (job->kind == JobKind::kStore) ++done.stores;
+  std::string place;
+  if (!status.ok() && job->kind != JobKind::kLookup) {
+    place = row_of(*job, op).empty() ? "row " + std::to_string(job->chunk_ids[op]) + " of a buffer of " +
+                                           std::to_string(buffer_.num_chunks)
+                                     : context_->directory.path_of(path);
   }
+  if (job->finish_op(op, status, moved, place)) done.ended.push_back(job);
+}
+
+std::span<std::byte> Engine::row_of(const Job& job, std::size_t op) const {
+  const std::int64_t chunk_id = job.chunk_ids[op];
+  if (chunk_id < 0 || static_cast<std::uint64_t>(chunk_id) >= buffer_.num_chunks) return {};
   return {buffer_.data + static_cast<std::size_t>(chunk_id) * buffer_.chunk_size_bytes,
           buffer_.chunk_size_bytes};
 }
 
 fs::RingMemory Engine::ring_memory() const {
   return {{buffer_.data, buffer_.num_chunks * buffer_.chunk_size_bytes}, buffer_.chunk_size_bytes};
-}
-
-void Engine::complete(Job& job) {
-  const std::lock_guard lock(mutex_);
-  completions_.push_back(job.take_completion());
-  if (--inflight_jobs_ == 0) idle_.notify_all();
 }
 
 }  // namespace kvfs::jobs

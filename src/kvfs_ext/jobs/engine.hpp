@@ -3,12 +3,10 @@
 
 #include <sys/types.h>
 
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,6 +18,7 @@
 #include "base/status.hpp"
 #include "fs/ring.hpp"
 #include "jobs/job.hpp"
+#include "jobs/queue.hpp"
 #include "layouts/files.hpp"
 #include "layouts/files_window.hpp"
 
@@ -29,11 +28,15 @@ namespace kvfs::jobs {
 enum class IoEngine : std::uint8_t { kAuto, kUring, kPsync };
 
 struct EngineOptions {
-  std::string base_path;            // the namespace's directory, made on the first store
-  std::size_t n_read_threads = 0;   // prefer lookups and loads
-  std::size_t n_write_threads = 0;  // prefer stores; either kind takes what is there
+  std::string base_path;  // the namespace's directory
+  std::size_t n_threads = 1;
   bool use_o_direct = true;
   IoEngine io_engine = IoEngine::kAuto;
+  // What may be in flight at once; one chunk always may.
+  std::uint64_t max_inflight_read_bytes = 0;
+  std::uint64_t max_inflight_write_bytes = 0;
+  // Stores that wait beyond this are shed; one chunk always has room.
+  std::uint64_t max_queued_store_bytes = 0;
 };
 
 // The primary tier's memory: `num_chunks` rows of `chunk_size_bytes`. Not owned.
@@ -48,6 +51,9 @@ struct EngineStats {
   std::uint64_t duplicate_stores = 0;
   std::uint64_t healed_files = 0;
   std::uint64_t removed_files = 0;
+  std::uint64_t shed_stores = 0;
+  std::uint64_t peak_inflight_read_bytes = 0;
+  std::uint64_t peak_inflight_write_bytes = 0;
   std::uint64_t inflight_jobs = 0;
 };
 
@@ -55,16 +61,17 @@ struct EngineStats {
 // stay valid until close() has returned: only then has the last operation on it ended.
 class Engine {
  public:
-  // Make the namespace's directory, see whether io_uring works in it, start the threads. Blocks on the
-  // file system. Fails without a trace when the directory cannot be made, when kUring was asked for and
-  // does not work, or with EAGAIN when the system has no room for the threads.
+  // Make the namespace's directory, try what works in it, start the threads. Blocks on the file system. Fails
+  // without a trace when the directory cannot be made, when kUring was asked for and does not work, or with
+  // EAGAIN when the system has no room for the threads.
   static Status open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr<Engine>& engine);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // Accept a job; false after close(), and then nothing was taken. `chunk_ids` is empty for a
-  // lookup and as long as the keys otherwise. An id outside the buffer is that key's EINVAL.
+  // lookup and as long as the keys otherwise. An id outside the buffer is that key's EINVAL. Stores that
+  // find the queue full are shed: EAGAIN.
   [[nodiscard]] bool submit(std::int64_t job_id, JobKind kind, PackedKeys keys,
                             std::vector<std::int64_t> chunk_ids);
 
@@ -82,53 +89,57 @@ class Engine {
   // What the probe said: success is io_uring, a failure why it is not used; ECANCELED where psync was asked
   // for.
   [[nodiscard]] const Status& uring_status() const { return uring_status_; }
+  [[nodiscard]] fs::Publish publish() const { return context_->publish; }
 
   // False in a forked child, which has a copy of this object and none of its threads. There no other
   // method may be called and the object must be leaked: destroying what threads wait on never returns.
   [[nodiscard]] bool in_owner_process() const;
 
  private:
-  Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_status);
+  Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_status,
+         std::unique_ptr<layouts::FilesContext> context);
 
-  // The ops [begin, end) of one job, claimed by one thread.
-  struct Claim {
-    std::shared_ptr<Job> job;
-    std::size_t begin = 0;
-    std::size_t end = 0;
+  // What a thread has done since it last held the mutex.
+  struct Done {
+    std::vector<std::shared_ptr<Job>> ended;
+    std::size_t loads = 0;
+    std::size_t stores = 0;
   };
-  using Preference = std::array<JobKind, kJobKinds>;
 
-  void run(Preference preference);
-  [[nodiscard]] bool has_work() const;
-  [[nodiscard]] Claim claim(const Preference& preference);
-  // The next loads for a thread that has some in flight already; empty when there are none, when stores
-  // wait for a thread that prefers them, or when the engine stops.
-  [[nodiscard]] Claim claim_more_loads(const Preference& preference);
-  [[nodiscard]] std::size_t ops_per_claim(JobKind kind) const;
-  void execute(const Claim& claim);
-  void execute_loads(Claim claim, layouts::FilesWindow& window, const Preference& preference);
+  [[nodiscard]] QueueLimits queue_limits() const;
+  void run();
+  // With the mutex held: hand in what was done.
+  void settle(Done& done);
+  // With the mutex held: whether to wake one more thread. One at a time: it wakes the next if there is
+  // still work, so that no more threads run than find something to do.
+  [[nodiscard]] bool take_wake_up();
+  [[nodiscard]] Claim claim_more_loads(Done& done, std::size_t most);
+  void execute(const Claim& claim, Done& done);
+  void execute_loads(Claim claim, layouts::FilesWindow& window, Done& done);
   Status execute_op(Job& job, std::size_t op, std::string& path, std::size_t& moved);
-  // The row of an op's chunk id; empty, with `path` naming the row, if the buffer has none.
-  [[nodiscard]] std::span<std::byte> row_of(const Job& job, std::size_t op, std::string& path) const;
+  void finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status, std::size_t moved,
+                 const std::string& path, Done& done);
+  // The row of an op's chunk id; empty if the buffer has none.
+  [[nodiscard]] std::span<std::byte> row_of(const Job& job, std::size_t op) const;
   [[nodiscard]] fs::RingMemory ring_memory() const;
-  void complete(Job& job);
-  std::deque<std::shared_ptr<Job>>& queue(JobKind kind) { return queues_[static_cast<std::size_t>(kind)]; }
 
   const EngineOptions options_;
   const PrimaryBuffer buffer_;
-  const std::size_t thread_count_;
   const pid_t owner_pid_;
   const Status uring_status_;
-  layouts::FilesContext context_;
+  const std::unique_ptr<layouts::FilesContext> context_;
   // Registers the buffer once; the threads' rings clone from it. Carries no reads.
   fs::Ring donor_;
 
-  std::mutex mutex_;  // guards what follows, and each queued job's next_op
+  std::mutex mutex_;  // guards what follows
   std::condition_variable work_available_;
   std::condition_variable idle_;
-  std::array<std::deque<std::shared_ptr<Job>>, kJobKinds> queues_;
+  JobQueue queue_;
   std::vector<Completion> completions_;
   std::size_t inflight_jobs_ = 0;
+  std::uint64_t shed_stores_ = 0;
+  std::size_t waiting_threads_ = 0;
+  bool wake_up_pending_ = false;
   bool stop_ = false;
 
   std::mutex close_mutex_;  // held while joining, so that a second close() waits for the first

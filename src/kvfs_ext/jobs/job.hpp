@@ -52,8 +52,11 @@ class Job {
   const PackedKeys keys;
   const std::vector<std::int64_t> chunk_ids;  // empty for a lookup
 
-  // Guarded by the engine's mutex: the first op that nobody has claimed.
+  // The queue's, guarded by the engine's mutex: the first op that nobody has claimed, the end of those that
+  // can be, and how many were claimed since the job last made room for another.
   std::size_t next_op = 0;
+  std::size_t claimable_ops = 0;
+  std::size_t turn_ops = 0;
 
   // Record when the first op starts.
   void started();

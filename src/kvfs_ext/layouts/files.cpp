@@ -39,33 +39,71 @@ int mismatch(const fs::Entry& entry, std::size_t size_bytes) {
 // Remove the file that was found too short, unless another writer has replaced it since.
 void remove_truncated(FilesContext& context, const std::string& path, const fs::Entry& proven) {
   fs::Entry current;
-  if (!fs::inspect(path, current).ok()) return;
+  const int at = context.directory.at();
+  if (!fs::inspect(at, path, current).ok()) return;
   if (current.kind != fs::Kind::kRegular || current.device != proven.device || current.inode != proven.inode)
     return;
-  if (fs::remove(path).ok()) count(context.counters.removed_files);
+  if (fs::remove(at, path).ok()) count(context.counters.removed_files);
 }
 
-// Move the whole temporary into place. `moved` becomes 0 when another writer was first.
-Status publish(FilesContext& context, const std::string& temporary, const std::string& path,
-               std::size_t& moved) {
-  const Status published = fs::move(temporary, path, fs::Replace::kNever);
-  if (published.code != EEXIST) return published;
+// Whether the chunk is at `path` already; a failure where no store can go.
+Status find_duplicate(FilesContext& context, const std::string& path, std::size_t size_bytes,
+                      bool& is_there) {
   fs::Entry entry;
-  if (const Status seen = fs::inspect(path, entry); !seen.ok()) return seen;
-  if (mismatch(entry, moved) == 0) {
-    count(context.counters.duplicate_stores);
-    moved = 0;
-    return fs::remove(temporary);
-  }
-  if (entry.kind == fs::Kind::kDirectory) return Status::failure(EISDIR, "rename");
-  const Status healed = fs::move(temporary, path, fs::Replace::kAlways);
+  if (const Status seen = fs::inspect(context.directory.at(), path, entry); !seen.ok()) return seen;
+  is_there = mismatch(entry, size_bytes) == 0;
+  if (is_there) count(context.counters.duplicate_stores);
+  return entry.kind == fs::Kind::kDirectory ? Status::failure(EISDIR, "store") : Status::success();
+}
+
+// Create a file of its own for `path` and write it whole.
+Status write_new(FilesContext& context, const std::string& path, fs::Naming naming,
+                 std::span<const std::byte> bytes, fs::File& file) {
+  const auto create = [&] {
+    return fs::create_exclusive(context.directory.at(), path, naming, bytes, context.direct, file);
+  };
+  Status status = create();
+  if (status.code == ENOENT && context.directory.restore_if_removed()) status = create();
+  return status.ok() ? fs::write_all(file, bytes, context.direct) : status;
+}
+
+// Move the whole temporary into place; drop it when another writer was first.
+Status publish_temporary(FilesContext& context, const std::string& temporary, const std::string& path,
+                         std::size_t size_bytes, bool& is_there) {
+  const int at = context.directory.at();
+  const Status published = fs::move(at, temporary, path, fs::Replace::kNever);
+  if (published.code != EEXIST) return published;
+  if (const Status found = find_duplicate(context, path, size_bytes, is_there); !found.ok()) return found;
+  if (is_there) return fs::remove(at, temporary);
+  const Status healed = fs::move(at, temporary, path, fs::Replace::kAlways);
   if (healed.ok()) count(context.counters.healed_files);
   return healed;
 }
 
+// Give the whole nameless file its name; a wrong one that has it is replaced through a temporary.
+Status publish_nameless(FilesContext& context, const fs::File& file, const std::string& path,
+                        std::size_t size_bytes, bool& is_there) {
+  const int at = context.directory.at();
+  const Status published = fs::link_file(file.fd, at, path, context.publish);
+  if (published.code != EEXIST) return published;
+  const std::string temporary = temporary_path(path);
+  if (const Status linked = fs::link_file(file.fd, at, temporary, context.publish); !linked.ok())
+    return linked;
+  const Status status = publish_temporary(context, temporary, path, size_bytes, is_there);
+  if (!status.ok()) (void)fs::remove(at, temporary);
+  return status;
+}
+
+Status store_file_nameless(FilesContext& context, const std::string& path, std::span<const std::byte> bytes,
+                           bool& is_there) {
+  fs::File file;
+  const Status status = write_new(context, path, fs::Naming::kNameless, bytes, file);
+  return status.ok() ? publish_nameless(context, file, path, bytes.size(), is_there) : status;
+}
+
 }  // namespace
 
-std::string chunk_path(std::string_view base_path, std::string_view key) {
+std::string chunk_path(std::string_view key) {
   const std::string_view hash = key.substr(0, key.size() - kGroupIndexBytes);
   std::uint32_t group = 0;
   for (const char byte : key.substr(hash.size())) group = group << 8 | static_cast<unsigned char>(byte);
@@ -74,8 +112,8 @@ std::string chunk_path(std::string_view base_path, std::string_view key) {
   for (const char byte : hash) append_hex(hex, static_cast<unsigned char>(byte), 2);
 
   std::string path;
-  path.reserve(base_path.size() + hex.size() + 32);
-  path.append(base_path).append("/").append(hex, 0, 3).append("/");
+  path.reserve(hex.size() + 32);
+  path.append(hex, 0, 3).append("/");
   // A hash of one byte has no second level's digits; vLLM's slicing then leaves them empty.
   if (hex.size() > 3) path.append(hex, 3, 2);
   path.append("_g").append(std::to_string(group)).append("/").append(hex).append(".bin");
@@ -102,36 +140,44 @@ std::string temporary_path(std::string_view path) {
   return temporary += ".tmp";
 }
 
-Status store_file(FilesContext& context, const std::string& temporary, const std::string& path,
-                  std::span<const std::byte> bytes, std::size_t& moved) {
+Status store_file(FilesContext& context, const std::string& path, std::span<const std::byte> bytes,
+                  std::size_t& moved) {
+  if (context.publish == fs::Publish::kRename)
+    return store_file_through(context, temporary_path(path), path, bytes, moved);
   moved = 0;
-  fs::Entry entry;
-  if (const Status seen = fs::inspect(path, entry); !seen.ok()) return seen;
-  if (mismatch(entry, bytes.size()) == 0) {
-    count(context.counters.duplicate_stores);
-    return Status::success();
-  }
-  if (entry.kind == fs::Kind::kDirectory) return Status::failure(EISDIR, "store");
+  bool is_there = false;
+  Status status = find_duplicate(context, path, bytes.size(), is_there);
+  if (!status.ok() || is_there) return status;
+  status = store_file_nameless(context, path, bytes, is_there);
+  if (status.ok() && !is_there) moved = bytes.size();
+  return status;
+}
+
+Status store_file_through(FilesContext& context, const std::string& temporary, const std::string& path,
+                          std::span<const std::byte> bytes, std::size_t& moved) {
+  moved = 0;
+  bool is_there = false;
+  Status status = find_duplicate(context, path, bytes.size(), is_there);
+  if (!status.ok() || is_there) return status;
 
   fs::File file;
-  Status status = fs::create_exclusive(temporary, bytes, context.direct, file);
-  if (!status.ok()) return status;
-  status = fs::write_all(file, bytes, context.direct);
+  status = write_new(context, temporary, fs::Naming::kNamed, bytes, file);
+  const bool created = file.fd.valid();
   if (const Status closed = file.fd.close(); status.ok()) status = closed;
-  if (status.ok()) {
-    moved = bytes.size();
-    status = publish(context, temporary, path, moved);
-  }
-  if (!status.ok()) {
-    moved = 0;
-    (void)fs::remove(temporary);
-  }
+  if (status.ok()) status = publish_temporary(context, temporary, path, bytes.size(), is_there);
+  if (status.ok() && !is_there) moved = bytes.size();
+  if (!status.ok() && created) (void)fs::remove(context.directory.at(), temporary);
   return status;
 }
 
 Status begin_load(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
                   fs::File& file) {
-  if (const Status opened = fs::open_existing(path, bytes, context.direct, file); !opened.ok()) return opened;
+  const auto open = [&] {
+    return fs::open_existing(context.directory.at(), path, bytes, context.direct, file);
+  };
+  Status opened = open();
+  if (opened.code == ENOENT && context.directory.restore_if_removed()) opened = open();
+  if (!opened.ok()) return opened;
   fs::Entry entry;
   if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
   const int wrong = mismatch(entry, bytes.size());
@@ -160,16 +206,16 @@ Status load_file(FilesContext& context, const std::string& path, std::span<std::
   return end_load(context, path, file, bytes, moved);
 }
 
-Status lookup_file(const std::string& path, std::size_t size_bytes) {
+Status lookup_file(const FilesContext& context, const std::string& path, std::size_t size_bytes) {
   fs::Entry entry;
-  if (const Status seen = fs::inspect(path, entry); !seen.ok()) return seen;
+  if (const Status seen = fs::inspect(context.directory.at(), path, entry); !seen.ok()) return seen;
   const int wrong = mismatch(entry, size_bytes);
   return wrong == 0 ? Status::success() : Status::failure(wrong, "lookup");
 }
 
 bool exists_file(const std::string& path) {
   fs::Entry entry;
-  return fs::inspect(path, entry).ok() && entry.kind == fs::Kind::kRegular && entry.size_bytes > 0;
+  return fs::inspect(AT_FDCWD, path, entry).ok() && entry.kind == fs::Kind::kRegular && entry.size_bytes > 0;
 }
 
 }  // namespace kvfs::layouts

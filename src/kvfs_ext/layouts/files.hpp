@@ -9,7 +9,9 @@
 #include <string_view>
 
 #include "base/status.hpp"
+#include "fs/directory.hpp"
 #include "fs/file.hpp"
+#include "fs/publish.hpp"
 
 namespace kvfs::layouts {
 
@@ -26,16 +28,19 @@ struct FilesCounters {
   std::atomic<std::uint64_t> removed_files{0};
 };
 
-// What every operation of one namespace shares. Outlives the operations; thread-safe.
+// What every operation of one namespace shares. Outlives the operations; thread-safe. All paths are relative
+// to `directory`.
 struct FilesContext {
   explicit FilesContext(bool use_o_direct) : direct(use_o_direct) {}
+  fs::Directory directory;
+  fs::Publish publish = fs::Publish::kRename;
   fs::DirectPolicy direct;
   FilesCounters counters;
 };
 
-// <base>/<hash hex 0:3>/<hash hex 3:5>_g<group>/<hash hex>.bin, as vLLM's FileMapper has it.
+// <hash hex 0:3>/<hash hex 3:5>_g<group>/<hash hex>.bin, as vLLM's FileMapper has it below its base path.
 // `key` has between kKeySizeMin and kKeySizeMax bytes.
-[[nodiscard]] std::string chunk_path(std::string_view base_path, std::string_view key);
+[[nodiscard]] std::string chunk_path(std::string_view key);
 
 // A name beside `path` that no other writer can have: 64 random bits and a process-wide count.
 [[nodiscard]] std::string temporary_path(std::string_view path);
@@ -43,10 +48,14 @@ struct FilesContext {
 // The operations below block on the file system and may run on any thread. On failure the Status
 // has the errno; `moved` counts the bytes that crossed the file system.
 
-// Store `bytes` at `path` through `temporary`, which this call creates and never leaves behind.
-// A file of the right size that is there already makes this a success that moves nothing.
-Status store_file(FilesContext& context, const std::string& temporary, const std::string& path,
-                  std::span<const std::byte> bytes, std::size_t& moved);
+// Store `bytes` at `path`, by the context's way to publish. A file of the right size that is there already
+// makes this a success that moves nothing.
+Status store_file(FilesContext& context, const std::string& path, std::span<const std::byte> bytes,
+                  std::size_t& moved);
+
+// The same through `temporary`, which this call creates and never leaves behind.
+Status store_file_through(FilesContext& context, const std::string& temporary, const std::string& path,
+                          std::span<const std::byte> bytes, std::size_t& moved);
 
 // Fill `bytes` from the file at `path`, which must have exactly that size (EBADMSG otherwise). A
 // shorter file is removed: its truncation is proven. On failure the content of `bytes` is unspecified.
@@ -60,7 +69,7 @@ Status end_load(FilesContext& context, const std::string& path, const fs::File& 
                 std::span<std::byte> bytes, std::size_t moved);
 
 // Whether a chunk of `size_bytes` lies at `path`: success, ENOENT, or what is wrong with it.
-Status lookup_file(const std::string& path, std::size_t size_bytes);
+Status lookup_file(const FilesContext& context, const std::string& path, std::size_t size_bytes);
 
 // Whether a chunk of some size lies at `path`: a regular file that is not empty.
 [[nodiscard]] bool exists_file(const std::string& path);

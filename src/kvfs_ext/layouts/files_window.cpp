@@ -34,9 +34,8 @@ void FilesWindow::start(std::string path, std::span<std::byte> bytes, std::uint6
   }
 }
 
-void FilesWindow::wait() {
-  if (empty() || !results_.empty()) return;
-  if (!ring_.submit(1).ok()) read_without_ring();
+void FilesWindow::progress(bool wait) {
+  if (!ring_.submit(wait && results_.empty() ? 1 : 0).ok()) read_without_ring();
   queued_.clear();
   fs::Ring::Completion completion;
   while (ring_.take(completion)) advance(completion.tag, completion.result);

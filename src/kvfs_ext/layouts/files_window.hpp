@@ -36,8 +36,9 @@ class FilesWindow {
   // Start a load into `bytes`, which lies in the ring's memory; the window is not full(). The tag comes
   // back with the result, as does the path.
   void start(std::string path, std::span<std::byte> bytes, std::uint64_t tag);
-  // Wait until something has ended, unless results are there already or the window is empty.
-  void wait();
+  // Hand the loads that were started to the kernel and take what it has done; with `wait`, at least one load
+  // ends, unless results are there already or the window is empty.
+  void progress(bool wait);
   // Take the loads that ended.
   [[nodiscard]] std::vector<Result> results();
 

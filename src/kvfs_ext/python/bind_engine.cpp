@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -26,6 +27,8 @@ namespace kvfs::python {
 namespace {
 
 constexpr std::int64_t kThreadsMax = 1024;
+constexpr std::int64_t kInflightReadBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kInflightWriteBytes = std::int64_t{16} << 20;
 
 std::size_t thread_count(std::int64_t count, const char* name) {
   if (count < 1 || count > kThreadsMax) {
@@ -34,6 +37,12 @@ std::size_t thread_count(std::int64_t count, const char* name) {
                               .c_str());
   }
   return static_cast<std::size_t>(count);
+}
+
+std::uint64_t byte_limit(std::int64_t bytes, const char* name) {
+  if (bytes < 1)
+    throw nb::value_error((std::string(name) + " must be at least 1, got " + std::to_string(bytes)).c_str());
+  return static_cast<std::uint64_t>(bytes);
 }
 
 jobs::PrimaryBuffer primary_buffer(const BufferView& view) {
@@ -91,18 +100,25 @@ const char* kind_name(jobs::JobKind kind) {
 class BoundEngine {
  public:
   BoundEngine(nb::handle base_path, nb::handle buffer, std::int64_t n_read_threads,
-              std::int64_t n_write_threads, bool use_o_direct, const std::string& io_engine) {
+              std::int64_t n_write_threads, bool use_o_direct, const std::string& io_engine,
+              std::int64_t max_inflight_read_bytes, std::int64_t max_inflight_write_bytes,
+              std::optional<std::int64_t> max_queued_store_bytes) {
     jobs::EngineOptions options;
     options.base_path = path(base_path, {"base_path"});
     if (options.base_path.empty())
       throw nb::value_error("base_path must not be empty; give the namespace's directory");
-    options.n_read_threads = thread_count(n_read_threads, "n_read_threads");
-    options.n_write_threads = thread_count(n_write_threads, "n_write_threads");
+    options.n_threads =
+        thread_count(n_read_threads, "n_read_threads") + thread_count(n_write_threads, "n_write_threads");
     options.use_o_direct = use_o_direct;
     options.io_engine = io_engine_named(io_engine);
+    options.max_inflight_read_bytes = byte_limit(max_inflight_read_bytes, "max_inflight_read_bytes");
+    options.max_inflight_write_bytes = byte_limit(max_inflight_write_bytes, "max_inflight_write_bytes");
     const std::string base = options.base_path;
     auto view = std::make_unique<BufferView>(buffer, Access::kWrite, ArgumentName{"buffer"});
     const jobs::PrimaryBuffer memory = primary_buffer(*view);
+    options.max_queued_store_bytes = max_queued_store_bytes
+                                         ? byte_limit(*max_queued_store_bytes, "max_queued_store_bytes")
+                                         : std::numeric_limits<std::uint64_t>::max();
     Status opened;
     {
       const nb::gil_scoped_release unlocked;
@@ -189,6 +205,9 @@ class BoundEngine {
     result["duplicate_stores"] = stats.duplicate_stores;
     result["healed_files"] = stats.healed_files;
     result["removed_files"] = stats.removed_files;
+    result["shed_stores"] = stats.shed_stores;
+    result["peak_inflight_read_bytes"] = stats.peak_inflight_read_bytes;
+    result["peak_inflight_write_bytes"] = stats.peak_inflight_write_bytes;
     result["inflight_jobs"] = stats.inflight_jobs;
     return result;
   }
@@ -235,27 +254,34 @@ void bind_engine(nb::module_& module) {
   bind_completion(module);
   nb::class_<BoundEngine>(module, "Engine", "Threads that store, load and look up chunks of one namespace.")
       .def(
-          nb::init<nb::handle, nb::handle, std::int64_t, std::int64_t, bool, const std::string&>(),
+          nb::init<nb::handle, nb::handle, std::int64_t, std::int64_t, bool, const std::string&, std::int64_t,
+                   std::int64_t, std::optional<std::int64_t>>(),
           nb::arg("base_path").none(), nb::arg("buffer").none(), nb::arg("n_read_threads"),
           nb::arg("n_write_threads"), nb::arg("use_o_direct").noconvert() = true,
-          nb::arg("io_engine") = "auto",
+          nb::arg("io_engine") = "auto", nb::arg("max_inflight_read_bytes") = kInflightReadBytes,
+          nb::arg("max_inflight_write_bytes") = kInflightWriteBytes,
+          nb::arg("max_queued_store_bytes").none() = nb::none(),
           nb::sig("def __init__(self, base_path: str, buffer: typing_extensions.Buffer, n_read_threads: int, "
-                  "n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto') -> None"),
+                  "n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', "
+                  "max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, "
+                  "max_queued_store_bytes: int | None = None) -> None"),
           R"(Start the threads and pin the buffer until close().
 
 Args:
     base_path: The namespace's directory; made with its parents if it is missing.
     buffer: The primary tier, shape (num_chunks, chunk_size_bytes), one byte an element, writable,
         C-contiguous.
-    n_read_threads: Threads that prefer lookups and loads, 1 to 1024.
-    n_write_threads: Threads that prefer stores, 1 to 1024.
+    n_read_threads: Threads, 1 to 1024, together with the next ones; each takes what is most urgent.
+    n_write_threads: More threads, 1 to 1024.
     use_o_direct: Try to bypass the page cache; what refuses that goes through it.
     io_engine: "uring" for io_uring, "psync" for plain reads, "auto" for what a probe in the directory says.
+    max_inflight_read_bytes: Loads that may be in flight at once; one chunk always may.
+    max_inflight_write_bytes: The same for stores; an eighth of it while loads wait or run.
+    max_queued_store_bytes: Stores that may wait; what comes on top is shed with EAGAIN. None sheds nothing.
 
 Raises:
     TypeError: An argument of the wrong type.
-    ValueError: A bad shape, a read-only buffer, an empty path, a thread count out of range, an unknown
-        io_engine.
+    ValueError: A bad shape, a read-only buffer, an empty path, a count out of range, an unknown io_engine.
     OSError: The directory cannot be made, "uring" was asked for and does not work here, or the system has no
         room for that many threads.)")
       .def_prop_ro("io_engine", &BoundEngine::io_engine, "How chunks are loaded: \"uring\" or \"psync\".")
@@ -310,9 +336,9 @@ Returns:
 Blocks without the GIL until the last running operation has returned. The completions that remain can
 still be polled. May be called again.)")
       .def("stats", &BoundEngine::stats, nb::sig("def stats(self) -> dict[str, int]"),
-           "Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files; "
-           "and "
-           "inflight_jobs now.");
+           "Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files, "
+           "shed_stores; the peaks of what was in flight, peak_inflight_read_bytes and "
+           "peak_inflight_write_bytes; and inflight_jobs now.");
 }
 
 }  // namespace kvfs::python

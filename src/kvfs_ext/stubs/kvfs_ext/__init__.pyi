@@ -116,7 +116,7 @@ class Completion:
 class Engine:
     """Threads that store, load and look up chunks of one namespace."""
 
-    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto') -> None:
+    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, max_queued_store_bytes: int | None = None) -> None:
         """
         Start the threads and pin the buffer until close().
 
@@ -124,15 +124,17 @@ class Engine:
             base_path: The namespace's directory; made with its parents if it is missing.
             buffer: The primary tier, shape (num_chunks, chunk_size_bytes), one byte an element, writable,
                 C-contiguous.
-            n_read_threads: Threads that prefer lookups and loads, 1 to 1024.
-            n_write_threads: Threads that prefer stores, 1 to 1024.
+            n_read_threads: Threads, 1 to 1024, together with the next ones; each takes what is most urgent.
+            n_write_threads: More threads, 1 to 1024.
             use_o_direct: Try to bypass the page cache; what refuses that goes through it.
             io_engine: "uring" for io_uring, "psync" for plain reads, "auto" for what a probe in the directory says.
+            max_inflight_read_bytes: Loads that may be in flight at once; one chunk always may.
+            max_inflight_write_bytes: The same for stores; an eighth of it while loads wait or run.
+            max_queued_store_bytes: Stores that may wait; what comes on top is shed with EAGAIN. None sheds nothing.
 
         Raises:
             TypeError: An argument of the wrong type.
-            ValueError: A bad shape, a read-only buffer, an empty path, a thread count out of range, an unknown
-                io_engine.
+            ValueError: A bad shape, a read-only buffer, an empty path, a count out of range, an unknown io_engine.
             OSError: The directory cannot be made, "uring" was asked for and does not work here, or the system has no
                 room for that many threads.
         """
@@ -204,5 +206,5 @@ class Engine:
 
     def stats(self) -> dict[str, int]:
         """
-        Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files; and inflight_jobs now.
+        Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files, shed_stores; the peaks of what was in flight, peak_inflight_read_bytes and peak_inflight_write_bytes; and inflight_jobs now.
         """

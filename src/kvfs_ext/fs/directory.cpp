@@ -1,0 +1,49 @@
+// An open directory that paths are relative to.
+#include "fs/directory.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "fs/file.hpp"
+
+namespace kvfs::fs {
+
+namespace {
+
+constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+
+Status make_and_open(const std::string& path, Fd& fd) {
+  if (const Status made = make_directories(AT_FDCWD, path); !made.ok()) return made;
+  fd = Fd(::open(path.c_str(), kFlags));
+  return fd.valid() ? Status::success() : Status::from_errno("open");
+}
+
+bool removed(const Fd& fd) {
+  struct stat status;
+  return ::fstat(fd.get(), &status) == 0 && status.st_nlink == 0;
+}
+
+}  // namespace
+
+Status Directory::open(std::string path) {
+  path_ = std::move(path);
+  return make_and_open(path_, fd_);
+}
+
+std::string Directory::path_of(const std::string& relative) const {
+  return path_.empty() ? relative : path_ + '/' + relative;
+}
+
+bool Directory::restore_if_removed() {
+  if (!fd_.valid() || !removed(fd_)) return false;
+  const std::lock_guard lock(restoring_);
+  // Another thread may have done it while this one waited.
+  if (!removed(fd_)) return true;
+  Fd fresh;
+  if (!make_and_open(path_, fresh).ok()) return false;
+  return ::dup3(fresh.get(), fd_.get(), O_CLOEXEC) >= 0;
+}
+
+}  // namespace kvfs::fs

@@ -1,0 +1,40 @@
+// An open directory that paths are relative to, so that the kernel walks two names instead of all of them.
+#pragma once
+
+#include <fcntl.h>
+
+#include <mutex>
+#include <string>
+
+#include "base/fd.hpp"
+#include "base/status.hpp"
+
+namespace kvfs::fs {
+
+// Thread-safe once it is open. The default one is the process's working directory.
+class Directory {
+ public:
+  Directory() = default;
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  // Make the directory with its missing parents (0700) and open it. Blocks. Call it once.
+  Status open(std::string path);
+
+  // What the *at() calls want.
+  [[nodiscard]] int at() const { return fd_.valid() ? fd_.get() : AT_FDCWD; }
+  // `relative`, which lies in this directory, as users know it.
+  [[nodiscard]] std::string path_of(const std::string& relative) const;
+
+  // Whether somebody has removed the directory since it was opened: everything in it is ENOENT then, also
+  // when a new one lies at its path. Opens that one, made if it is missing, under the same number, so that
+  // calls of other threads go on. Blocks. True when there is a reason to try again.
+  bool restore_if_removed();
+
+ private:
+  std::string path_;
+  Fd fd_;
+  std::mutex restoring_;
+};
+
+}  // namespace kvfs::fs

@@ -1,0 +1,89 @@
+// Which op runs next.
+#include "jobs/queue.hpp"
+
+#include <algorithm>
+
+namespace kvfs::jobs {
+
+std::size_t JobQueue::push(const std::shared_ptr<Job>& job) {
+  std::size_t accepted = job->keys.count();
+  if (job->kind == JobKind::kStore) {
+    accepted = std::min(accepted, limits_.queued_stores - std::min(limits_.queued_stores, queued_stores_));
+    queued_stores_ += accepted;
+  }
+  job->claimable_ops = accepted;
+  if (accepted > 0) of(job->kind).push_back(job);
+  return accepted;
+}
+
+bool JobQueue::may_load() const {
+  return waiting(JobKind::kLoad) && loads_in_flight_ < limits_.loads_in_flight;
+}
+
+bool JobQueue::may_store() const {
+  const bool beside_loads = waiting(JobKind::kLoad) || loads_in_flight_ > 0;
+  const std::size_t limit = beside_loads ? limits_.stores_beside_loads : limits_.stores_in_flight;
+  return waiting(JobKind::kStore) && stores_in_flight_ < limit;
+}
+
+bool JobQueue::store_is_due() const {
+  return waiting(JobKind::kStore) && stores_in_flight_ < limits_.stores_beside_loads;
+}
+
+bool JobQueue::has_claimable() const { return waiting(JobKind::kLookup) || may_load() || may_store(); }
+
+Claim JobQueue::claim() {
+  if (waiting(JobKind::kLookup)) return take(JobKind::kLookup, limits_.lookups_per_claim);
+  if (store_is_due()) return take(JobKind::kStore, 1);
+  if (may_load()) return take(JobKind::kLoad, limits_.loads_per_claim);
+  if (may_store()) return take(JobKind::kStore, 1);
+  return {};
+}
+
+Claim JobQueue::claim_more_loads(std::size_t most) {
+  if (most == 0 || waiting(JobKind::kLookup) || store_is_due() || !may_load()) return {};
+  return take(JobKind::kLoad, std::min(most, limits_.loads_per_claim));
+}
+
+Claim JobQueue::take(JobKind kind, std::size_t most) {
+  Queue& queue = of(kind);
+  const std::shared_ptr<Job> job = queue.front();
+  if (kind == JobKind::kLoad) most = std::min(most, limits_.loads_in_flight - loads_in_flight_);
+  const std::size_t begin = job->next_op;
+  const std::size_t end = std::min(begin + most, job->claimable_ops);
+  job->next_op = end;
+  job->turn_ops += end - begin;
+  if (end == job->claimable_ops) {
+    queue.pop_front();
+  } else if (job->turn_ops >= limits_.turn) {
+    job->turn_ops = 0;
+    queue.pop_front();
+    queue.push_back(job);
+  }
+  if (kind == JobKind::kLoad) {
+    loads_in_flight_ += end - begin;
+    peak_loads_ = std::max(peak_loads_, loads_in_flight_);
+  } else if (kind == JobKind::kStore) {
+    queued_stores_ -= end - begin;
+    stores_in_flight_ += end - begin;
+    peak_stores_ = std::max(peak_stores_, stores_in_flight_);
+  }
+  return {job, begin, end};
+}
+
+void JobQueue::release(JobKind kind, std::size_t ops) {
+  if (kind == JobKind::kLoad) loads_in_flight_ -= ops;
+  if (kind == JobKind::kStore) stores_in_flight_ -= ops;
+}
+
+std::vector<Claim> JobQueue::take_all() {
+  std::vector<Claim> all;
+  for (Queue& queue : queues_) {
+    for (const auto& job : queue) all.push_back({job, job->next_op, job->claimable_ops});
+    queue.clear();
+  }
+  queued_stores_ = 0;
+  return all;
+}
+
+}  // namespace kvfs::jobs

@@ -21,6 +21,9 @@ class Directory {
   // Make the directory with its missing parents (0700) and open it. Blocks. Call it once.
   Status open(std::string path);
 
+  // Let go of it, so that its file system can be unmounted; nobody uses it any more.
+  void close() { fd_ = Fd(); }
+
   // What the *at() calls want.
   [[nodiscard]] int at() const { return fd_.valid() ? fd_.get() : AT_FDCWD; }
   // `relative`, which lies in this directory, as users know it.

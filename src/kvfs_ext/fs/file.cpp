@@ -130,6 +130,14 @@ Status open_existing(int at, const std::string& path, std::span<std::byte> bytes
   return file.fd.valid() ? Status::success() : Status::from_errno("open");
 }
 
+Status reserve(File& file, std::size_t size_bytes) {
+  while (::fallocate(file.fd.get(), 0, 0, static_cast<off_t>(size_bytes)) != 0) {
+    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return Status::success();
+    if (errno != EINTR) return Status::from_errno("fallocate");
+  }
+  return Status::success();
+}
+
 Status write_all(File& file, std::span<const std::byte> bytes, DirectPolicy& direct) {
   std::size_t done = 0;
   while (done < bytes.size()) {

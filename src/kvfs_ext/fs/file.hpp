@@ -78,6 +78,10 @@ Status leave_direct(File& file);
 // Make `path` a directory with its missing parents below `at`; one that is there is fine.
 Status make_directories(int at, const std::string& path);
 
+// Reserve the disk space of `size_bytes`, so that writes neither run out of it nor let the file grow, which
+// the kernel does one write after the other. A file system that cannot is left alone.
+Status reserve(File& file, std::size_t size_bytes);
+
 // Write all bytes from offset 0. Loops over EINTR and short transfers.
 Status write_all(File& file, std::span<const std::byte> bytes, DirectPolicy& direct);
 

@@ -1,4 +1,4 @@
-// An io_uring for reads into one memory.
+// An io_uring for reads into one memory and writes from it.
 #include "fs/ring.hpp"
 
 #include <linux/io_uring.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kPieceSizeMax = std::size_t{1} << 30;
 constexpr std::size_t kPiecesMax = std::size_t{1} << 14;
 // A registered or named length is 32 bits wide.
-constexpr std::size_t kReadSizeMax = std::size_t{1} << 30;
+constexpr std::size_t kTransferSizeMax = std::size_t{1} << 30;
 
 // Since Linux 6.12, younger than the headers that we build with.
 constexpr unsigned kRegisterCloneBuffers = 30;
@@ -135,21 +135,24 @@ void Ring::register_buffers(const Ring* donor) {
   if (ring_register(fd_.get(), IORING_REGISTER_BUFFERS, vectors.data(), count) == 0) pieces_ = count;
 }
 
-bool Ring::read(int fd, std::span<std::byte> target, std::uint64_t offset, std::uint64_t tag) {
+bool Ring::queue(Direction direction, int fd, std::span<std::byte> bytes, std::uint64_t offset,
+                 std::uint64_t tag) {
   if (in_flight_ + queued_ >= depth_) return false;
   // Only this thread writes the tail.
   const std::uint32_t tail = *sq_tail_;
   const std::uint32_t index = tail & sq_mask_;
   auto& entry = reinterpret_cast<io_uring_sqe*>(entries_.data())[index];
   std::memset(&entry, 0, sizeof entry);
-  entry.opcode = has_registered_buffers() ? IORING_OP_READ_FIXED : IORING_OP_READ;
+  const bool fixed = has_registered_buffers();
+  entry.opcode = direction == Direction::kRead ? (fixed ? IORING_OP_READ_FIXED : IORING_OP_READ)
+                                               : (fixed ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE);
   entry.fd = fd;
-  entry.addr = reinterpret_cast<std::uint64_t>(target.data());
-  entry.len = static_cast<std::uint32_t>(std::min(target.size(), kReadSizeMax));
+  entry.addr = reinterpret_cast<std::uint64_t>(bytes.data());
+  entry.len = static_cast<std::uint32_t>(std::min(bytes.size(), kTransferSizeMax));
   entry.off = offset;
   entry.user_data = tag;
-  if (has_registered_buffers()) {
-    const auto start = static_cast<std::size_t>(target.data() - memory_.bytes.data());
+  if (fixed) {
+    const auto start = static_cast<std::size_t>(bytes.data() - memory_.bytes.data());
     entry.buf_index = static_cast<std::uint16_t>(start / piece_size_bytes_);
   }
   sq_array_[index] = index;

@@ -1,4 +1,4 @@
-// An io_uring for reads into one memory, spoken to by the system calls themselves.
+// An io_uring for reads into one memory and writes from it, spoken to by the system calls themselves.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ class Mapping {
   std::size_t size_ = 0;
 };
 
-// The memory that reads go into, and the pieces it is registered in: whole rows, so that no read crosses
-// from one piece into the next.
+// The memory that reads go into and writes come from, and the pieces it is registered in: whole rows, so that
+// no transfer crosses from one piece into the next.
 struct RingMemory {
   std::span<std::byte> bytes;
   std::size_t row_size_bytes = 0;
@@ -54,10 +54,13 @@ class Ring {
   // plain addresses, which costs CPU and nothing else.
   [[nodiscard]] static Status create(unsigned depth, const RingMemory& memory, const Ring* donor, Ring& ring);
 
-  // Queue a read into `target`, which lies in the ring's memory. False when `depth` are in flight already.
-  [[nodiscard]] bool read(int fd, std::span<std::byte> target, std::uint64_t offset, std::uint64_t tag);
+  // Queue a transfer between a file and `bytes`, which lie in the ring's memory. False when `depth` are in
+  // flight already.
+  enum class Direction { kRead, kWrite };
+  [[nodiscard]] bool queue(Direction direction, int fd, std::span<std::byte> bytes, std::uint64_t offset,
+                           std::uint64_t tag);
   // Hand what is queued to the kernel and wait until `at_least` of all operations have ended. After a
-  // failure the last queued() reads were not handed over; drop_queued() forgets them.
+  // failure the last queued() ones were not handed over; drop_queued() forgets them.
   Status submit(unsigned at_least);
   [[nodiscard]] unsigned queued() const { return queued_; }
   void drop_queued();

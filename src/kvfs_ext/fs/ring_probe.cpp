@@ -23,7 +23,8 @@ Status read_through_ring(int at, const std::string& path, Page& page, DirectPoli
   if (const Status created = Ring::create(1, {page, kPageSize}, nullptr, ring); !created.ok()) return created;
   File file;
   if (const Status opened = open_existing(at, path, page, direct, file); !opened.ok()) return opened;
-  if (!ring.read(file.fd.get(), page, 0, 0)) return Status::failure(EIO, "io_uring read");
+  if (!ring.queue(Ring::Direction::kRead, file.fd.get(), page, 0, 0))
+    return Status::failure(EIO, "io_uring read");
   if (const Status submitted = ring.submit(1); !submitted.ok()) return submitted;
   Ring::Completion completion;
   while (!ring.take(completion)) {

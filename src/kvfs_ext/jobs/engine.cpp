@@ -20,10 +20,12 @@ namespace {
 
 // A lookup takes about a microsecond, less than claiming it: claim many at a time.
 constexpr std::size_t kLookupsPerClaim = 64;
-// Loads that one thread keeps in flight through its ring, and how many it opens before the kernel gets
-// them and another thread may take the next ones.
+// Transfers that one thread keeps in flight through its ring, and how many loads it opens before the kernel
+// gets them and another thread may take the next ones.
 constexpr unsigned kWindowDepth = 32;
 constexpr std::size_t kLoadsPerClaim = 8;
+// Stores of smaller chunks cost less CPU time when a plain write moves them, see docs/performance.md.
+constexpr std::size_t kWindowStoreBytesMin = std::size_t{256} << 10;
 // What a job gets before the next one has its turn. Shorter jobs run one after the other, which ends the
 // first of them sooner than if all took turns.
 constexpr std::size_t kTurnBytes = std::size_t{32} << 20;
@@ -38,6 +40,8 @@ void name_thread(std::thread& thread, std::size_t index) {
   const std::string name = "kvfs-io-" + std::to_string(index);
   (void)::pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
 }
+
+const char* step_name(JobKind kind) { return kind == JobKind::kLoad ? "load" : "store"; }
 
 // A thread that wakes up does not push aside the one that runs, which may be the scheduler's.
 void yield_to_others() {
@@ -104,6 +108,12 @@ QueueLimits Engine::queue_limits() const {
   return limits;
 }
 
+bool Engine::uses_window(JobKind kind) const {
+  if (!uring_status_.ok()) return false;
+  return kind == JobKind::kLoad ||
+         (kind == JobKind::kStore && buffer_.chunk_size_bytes >= kWindowStoreBytesMin);
+}
+
 bool Engine::submit(std::int64_t job_id, JobKind kind, PackedKeys keys, std::vector<std::int64_t> chunk_ids) {
   const auto job = std::make_shared<Job>(job_id, kind, std::move(keys), std::move(chunk_ids));
   const std::size_t ops = job->keys.count();
@@ -158,6 +168,7 @@ void Engine::close() {
   threads_.clear();
   // Its registered buffers pin the primary tier's pages.
   donor_ = fs::Ring();
+  context_->directory.close();
 }
 
 bool Engine::in_owner_process() const { return ::getpid() == owner_pid_; }
@@ -197,14 +208,16 @@ void Engine::run() {
     const bool wake_up = take_wake_up();
     lock.unlock();
     if (wake_up) work_available_.notify_one();
-    if (claim.job->kind == JobKind::kLoad && window != nullptr) {
-      execute_loads(std::move(claim), *window, done);
+    const JobKind kind = claim.job->kind;
+    if (window != nullptr && uses_window(kind)) {
+      execute_in_window(std::move(claim), *window, done);
     } else {
       execute(claim, done);
     }
     // A thread that waits keeps no job alive.
     claim = {};
     lock.lock();
+    queue_.put_down(kind);
   }
 }
 
@@ -223,13 +236,13 @@ bool Engine::take_wake_up() {
   return wake_up_pending_ = true;
 }
 
-Claim Engine::claim_more_loads(Done& done, std::size_t most) {
+Claim Engine::claim_more(JobKind kind, std::size_t most, Done& done) {
   Claim claim;
   bool wake_up = false;
   {
     const std::lock_guard lock(mutex_);
     settle(done);
-    claim = queue_.claim_more_loads(most);
+    claim = queue_.claim_more(kind, most);
     wake_up = take_wake_up();
   }
   if (wake_up) work_available_.notify_one();
@@ -248,7 +261,8 @@ void Engine::execute(const Claim& claim, Done& done) {
   }
 }
 
-void Engine::execute_loads(Claim claim, layouts::FilesWindow& window, Done& done) {
+void Engine::execute_in_window(Claim claim, layouts::FilesWindow& window, Done& done) {
+  const JobKind kind = claim.job->kind;
   struct Pending {
     std::shared_ptr<Job> job;
     std::size_t op = 0;
@@ -262,22 +276,27 @@ void Engine::execute_loads(Claim claim, layouts::FilesWindow& window, Done& done
     for (; !claim.empty(); ++claim.begin) {
       const std::span<std::byte> row = row_of(*claim.job, claim.begin);
       if (row.empty()) {
-        finish_op(claim.job, claim.begin, Status::failure(EINVAL, "load"), 0, {}, done);
+        finish_op(claim.job, claim.begin, Status::failure(EINVAL, step_name(kind)), 0, {}, done);
         continue;
       }
       const std::size_t tag = free_tags.back();
       free_tags.pop_back();
       pending[tag] = {claim.job, claim.begin};
-      window.start(layouts::chunk_path(claim.job->keys.at(claim.begin)), row, tag);
+      std::string path = layouts::chunk_path(claim.job->keys.at(claim.begin));
+      if (kind == JobKind::kLoad) {
+        window.start_load(std::move(path), row, tag);
+      } else {
+        window.start_store(std::move(path), row, tag);
+      }
     }
-    // While there is more to open, the disk works on what it has.
+    // While there is more to open or to make, the disk works on what it has.
     window.progress(!came_with_more || window.full());
     for (const auto& result : window.results()) {
       const Pending ended = std::exchange(pending[result.tag], {});
       free_tags.push_back(result.tag);
       finish_op(ended.job, ended.op, result.status, result.moved, result.path, done);
     }
-    claim = claim_more_loads(done, free_tags.size());
+    claim = claim_more(kind, free_tags.size(), done);
   }
 }
 
@@ -285,9 +304,9 @@ Status Engine::execute_op(Job& job, std::size_t op, std::string& path, std::size
   path = layouts::chunk_path(job.keys.at(op));
   if (job.kind == JobKind::kLookup) return layouts::lookup_file(*context_, path, buffer_.chunk_size_bytes);
   const std::span<std::byte> row = row_of(job, op);
-  if (row.empty()) return Status::failure(EINVAL, job.kind == JobKind::kLoad ? "load" : "store");
+  if (row.empty()) return Status::failure(EINVAL, step_name(job.kind));
   if (job.kind == JobKind::kLoad) return layouts::load_file(*context_, path, row, moved);
-  return layouts::store_file(*context_, path, row, moved);
+  return layouts::store_file(*context_, layouts::temporary_for(*context_, path), path, row, moved);
 }
 
 void Engine::finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status,

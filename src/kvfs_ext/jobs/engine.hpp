@@ -107,15 +107,17 @@ class Engine {
   };
 
   [[nodiscard]] QueueLimits queue_limits() const;
+  // Whether ops of this kind go through the ring.
+  [[nodiscard]] bool uses_window(JobKind kind) const;
   void run();
   // With the mutex held: hand in what was done.
   void settle(Done& done);
   // With the mutex held: whether to wake one more thread. One at a time: it wakes the next if there is
   // still work, so that no more threads run than find something to do.
   [[nodiscard]] bool take_wake_up();
-  [[nodiscard]] Claim claim_more_loads(Done& done, std::size_t most);
+  [[nodiscard]] Claim claim_more(JobKind kind, std::size_t most, Done& done);
   void execute(const Claim& claim, Done& done);
-  void execute_loads(Claim claim, layouts::FilesWindow& window, Done& done);
+  void execute_in_window(Claim claim, layouts::FilesWindow& window, Done& done);
   Status execute_op(Job& job, std::size_t op, std::string& path, std::size_t& moved);
   void finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status, std::size_t moved,
                  const std::string& path, Done& done);

@@ -30,19 +30,27 @@ bool JobQueue::store_is_due() const {
   return waiting(JobKind::kStore) && stores_in_flight_ < limits_.stores_beside_loads;
 }
 
-bool JobQueue::has_claimable() const { return waiting(JobKind::kLookup) || may_load() || may_store(); }
+bool JobQueue::has_claimable() const {
+  const bool thread_may_store = storing_threads_ < limits_.storing_threads;
+  return waiting(JobKind::kLookup) || may_load() || (may_store() && thread_may_store);
+}
 
 Claim JobQueue::claim() {
   if (waiting(JobKind::kLookup)) return take(JobKind::kLookup, limits_.lookups_per_claim);
-  if (store_is_due()) return take(JobKind::kStore, 1);
-  if (may_load()) return take(JobKind::kLoad, limits_.loads_per_claim);
-  if (may_store()) return take(JobKind::kStore, 1);
-  return {};
+  const bool thread_may_store = storing_threads_ < limits_.storing_threads;
+  const bool load = may_load() && !(store_is_due() && thread_may_store);
+  if (load) return take(JobKind::kLoad, limits_.loads_per_claim);
+  if (!may_store() || !thread_may_store) return {};
+  ++storing_threads_;
+  return take(JobKind::kStore, 1);
 }
 
-Claim JobQueue::claim_more_loads(std::size_t most) {
-  if (most == 0 || waiting(JobKind::kLookup) || store_is_due() || !may_load()) return {};
-  return take(JobKind::kLoad, std::min(most, limits_.loads_per_claim));
+Claim JobQueue::claim_more(JobKind kind, std::size_t most) {
+  if (most == 0 || waiting(JobKind::kLookup)) return {};
+  if (kind == JobKind::kLoad && may_load() && !store_is_due())
+    return take(kind, std::min(most, limits_.loads_per_claim));
+  if (kind == JobKind::kStore && may_store() && !may_load()) return take(kind, 1);
+  return {};
 }
 
 Claim JobQueue::take(JobKind kind, std::size_t most) {
@@ -74,6 +82,10 @@ Claim JobQueue::take(JobKind kind, std::size_t most) {
 void JobQueue::release(JobKind kind, std::size_t ops) {
   if (kind == JobKind::kLoad) loads_in_flight_ -= ops;
   if (kind == JobKind::kStore) stores_in_flight_ -= ops;
+}
+
+void JobQueue::put_down(JobKind kind) {
+  if (kind == JobKind::kStore) --storing_threads_;
 }
 
 std::vector<Claim> JobQueue::take_all() {

@@ -19,6 +19,8 @@ struct QueueLimits {
   // idle, and never none, so that stores go on.
   std::size_t stores_beside_loads = 1;
   std::size_t queued_stores = 1;
+  // Threads that may have stores in hand: a file system that hangs on writes must not get them all.
+  std::size_t storing_threads = 1;
   // Ops that a claim takes at once.
   std::size_t lookups_per_claim = 1;
   std::size_t loads_per_claim = 1;
@@ -48,11 +50,13 @@ class JobQueue {
   [[nodiscard]] bool has_claimable() const;
   // The next ops for a thread with empty hands; empty when there are none or their budget is used up.
   [[nodiscard]] Claim claim();
-  // The next loads, `most` at most, for a thread that has others in flight; empty also when something else
-  // is due, so that this thread comes back with empty hands.
-  [[nodiscard]] Claim claim_more_loads(std::size_t most);
-  // Give back what ended.
+  // The next loads or stores, `most` at most, for a thread that has some of that kind in flight; empty also
+  // when something else is due, so that the thread comes back with empty hands.
+  [[nodiscard]] Claim claim_more(JobKind kind, std::size_t most);
+  // Give back ops that ended.
   void release(JobKind kind, std::size_t ops);
+  // The thread that claimed this kind has empty hands again.
+  void put_down(JobKind kind);
 
   // Take out all that nobody has claimed.
   [[nodiscard]] std::vector<Claim> take_all();
@@ -77,6 +81,7 @@ class JobQueue {
   std::size_t queued_stores_ = 0;
   std::size_t loads_in_flight_ = 0;
   std::size_t stores_in_flight_ = 0;
+  std::size_t storing_threads_ = 0;
   std::size_t peak_loads_ = 0;
   std::size_t peak_stores_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace kvfs::layouts {
 
@@ -56,17 +57,6 @@ Status find_duplicate(FilesContext& context, const std::string& path, std::size_
   return entry.kind == fs::Kind::kDirectory ? Status::failure(EISDIR, "store") : Status::success();
 }
 
-// Create a file of its own for `path` and write it whole.
-Status write_new(FilesContext& context, const std::string& path, fs::Naming naming,
-                 std::span<const std::byte> bytes, fs::File& file) {
-  const auto create = [&] {
-    return fs::create_exclusive(context.directory.at(), path, naming, bytes, context.direct, file);
-  };
-  Status status = create();
-  if (status.code == ENOENT && context.directory.restore_if_removed()) status = create();
-  return status.ok() ? fs::write_all(file, bytes, context.direct) : status;
-}
-
 // Move the whole temporary into place; drop it when another writer was first.
 Status publish_temporary(FilesContext& context, const std::string& temporary, const std::string& path,
                          std::size_t size_bytes, bool& is_there) {
@@ -92,13 +82,6 @@ Status publish_nameless(FilesContext& context, const fs::File& file, const std::
   const Status status = publish_temporary(context, temporary, path, size_bytes, is_there);
   if (!status.ok()) (void)fs::remove(at, temporary);
   return status;
-}
-
-Status store_file_nameless(FilesContext& context, const std::string& path, std::span<const std::byte> bytes,
-                           bool& is_there) {
-  fs::File file;
-  const Status status = write_new(context, path, fs::Naming::kNameless, bytes, file);
-  return status.ok() ? publish_nameless(context, file, path, bytes.size(), is_there) : status;
 }
 
 }  // namespace
@@ -140,33 +123,47 @@ std::string temporary_path(std::string_view path) {
   return temporary += ".tmp";
 }
 
-Status store_file(FilesContext& context, const std::string& path, std::span<const std::byte> bytes,
-                  std::size_t& moved) {
-  if (context.publish == fs::Publish::kRename)
-    return store_file_through(context, temporary_path(path), path, bytes, moved);
-  moved = 0;
-  bool is_there = false;
-  Status status = find_duplicate(context, path, bytes.size(), is_there);
-  if (!status.ok() || is_there) return status;
-  status = store_file_nameless(context, path, bytes, is_there);
-  if (status.ok() && !is_there) moved = bytes.size();
-  return status;
+std::string temporary_for(const FilesContext& context, const std::string& path) {
+  return context.publish == fs::Publish::kRename ? temporary_path(path) : std::string();
 }
 
-Status store_file_through(FilesContext& context, const std::string& temporary, const std::string& path,
-                          std::span<const std::byte> bytes, std::size_t& moved) {
+Status store_file(FilesContext& context, std::string temporary, const std::string& path,
+                  std::span<const std::byte> bytes, std::size_t& moved) {
   moved = 0;
+  Unpublished unpublished;
   bool is_there = false;
-  Status status = find_duplicate(context, path, bytes.size(), is_there);
-  if (!status.ok() || is_there) return status;
+  const Status begun = begin_store(context, std::move(temporary), path, bytes, unpublished, is_there);
+  if (!begun.ok() || is_there) return begun;
+  const Status written = fs::write_all(unpublished.file, bytes, context.direct);
+  const Status ended = end_store(context, std::move(unpublished), path, bytes.size(), written, is_there);
+  if (ended.ok() && !is_there) moved = bytes.size();
+  return ended;
+}
 
-  fs::File file;
-  status = write_new(context, temporary, fs::Naming::kNamed, bytes, file);
-  const bool created = file.fd.valid();
-  if (const Status closed = file.fd.close(); status.ok()) status = closed;
-  if (status.ok()) status = publish_temporary(context, temporary, path, bytes.size(), is_there);
-  if (status.ok() && !is_there) moved = bytes.size();
-  if (!status.ok() && created) (void)fs::remove(context.directory.at(), temporary);
+Status begin_store(FilesContext& context, std::string temporary, const std::string& path,
+                   std::span<const std::byte> bytes, Unpublished& unpublished, bool& is_there) {
+  const Status found = find_duplicate(context, path, bytes.size(), is_there);
+  if (!found.ok() || is_there) return found;
+  unpublished.temporary = std::move(temporary);
+  const bool nameless = unpublished.temporary.empty();
+  const auto create = [&] {
+    return fs::create_exclusive(context.directory.at(), nameless ? path : unpublished.temporary,
+                                nameless ? fs::Naming::kNameless : fs::Naming::kNamed, bytes, context.direct,
+                                unpublished.file);
+  };
+  Status created = create();
+  if (created.code == ENOENT && context.directory.restore_if_removed()) created = create();
+  return created;
+}
+
+Status end_store(FilesContext& context, Unpublished unpublished, const std::string& path,
+                 std::size_t size_bytes, const Status& written, bool& is_there) {
+  if (unpublished.temporary.empty())
+    return written.ok() ? publish_nameless(context, unpublished.file, path, size_bytes, is_there) : written;
+  Status status = written;
+  if (const Status closed = unpublished.file.fd.close(); status.ok()) status = closed;
+  if (status.ok()) status = publish_temporary(context, unpublished.temporary, path, size_bytes, is_there);
+  if (!status.ok()) (void)fs::remove(context.directory.at(), unpublished.temporary);
   return status;
 }
 

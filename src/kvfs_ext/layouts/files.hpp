@@ -48,14 +48,28 @@ struct FilesContext {
 // The operations below block on the file system and may run on any thread. On failure the Status
 // has the errno; `moved` counts the bytes that crossed the file system.
 
-// Store `bytes` at `path`, by the context's way to publish. A file of the right size that is there already
-// makes this a success that moves nothing.
-Status store_file(FilesContext& context, const std::string& path, std::span<const std::byte> bytes,
-                  std::size_t& moved);
+// Store `bytes` at `path` through `temporary`, which this call creates and never leaves behind; where that is
+// empty, through a file without a name. A file of the right size that is there already makes this a success
+// that moves nothing.
+Status store_file(FilesContext& context, std::string temporary, const std::string& path,
+                  std::span<const std::byte> bytes, std::size_t& moved);
 
-// The same through `temporary`, which this call creates and never leaves behind.
-Status store_file_through(FilesContext& context, const std::string& temporary, const std::string& path,
-                          std::span<const std::byte> bytes, std::size_t& moved);
+// A file that is not at its place yet.
+struct Unpublished {
+  fs::File file;
+  std::string temporary;  // empty: it has no name
+};
+
+// The two halves of store_file, for those who move the bytes in between by other means. begin_store makes the
+// file, unless the chunk `is_there`; end_store publishes it if the bytes were `written`, and in any case
+// closes it and leaves nothing else behind.
+Status begin_store(FilesContext& context, std::string temporary, const std::string& path,
+                   std::span<const std::byte> bytes, Unpublished& unpublished, bool& is_there);
+Status end_store(FilesContext& context, Unpublished unpublished, const std::string& path,
+                 std::size_t size_bytes, const Status& written, bool& is_there);
+
+// The temporary that a store through this context needs; empty where files are published without.
+[[nodiscard]] std::string temporary_for(const FilesContext& context, const std::string& path);
 
 // Fill `bytes` from the file at `path`, which must have exactly that size (EBADMSG otherwise). A
 // shorter file is removed: its truncation is proven. On failure the content of `bytes` is unspecified.

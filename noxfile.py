@@ -106,12 +106,25 @@ def adapter(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Measure vLLM with every tier, cold, from host memory and from disk; `-- --quick`, `-- --help`."""
+    measure(session, vllm_environment(session), "harness.bench")
+
+
+@nox.session(venv_backend="none", default=False)
+def micro(session: nox.Session) -> None:
+    """Measure what moving chunks costs, without a model, beside fio's limit; `-- --smoke`, `-- --help`."""
     python = vllm_environment(session)
+    # fio and strace: what they would show is reported as missing where they cannot be had.
+    sysdeps.ensure("micro", python)
+    measure(session, python, "harness.micro")
+
+
+def measure(session: nox.Session, python: str, module: str) -> None:
+    """Run a benchmark of the harness with the arguments that the user gave."""
     session.run(
-        *(python, "-m", "harness.bench", *session.posargs),
+        *(python, "-m", module, *session.posargs),
         env=INSTALLED_ONLY,
         external=True,
-        # After Ctrl-C it ends the servers that it started; nox would kill it after half a second.
+        # After Ctrl-C it ends what it started; nox would kill it after half a second.
         interrupt_timeout=30,
         terminate_timeout=30,
     )
@@ -193,7 +206,7 @@ def install_wheel(session: nox.Session, python: str, *, pure: bool) -> None:
 def vllm_environment(session: nox.Session) -> str:
     """Make or reuse the environment with vLLM; return its interpreter.
 
-    nox gives each session an environment of its own; this one has 4 GB and serves two.
+    nox gives each session an environment of its own; this one has 4 GB and serves three.
     """
     wanted = session.python if isinstance(session.python, str) else ""
     directory = vllm_env.directory(bootstrap.environments_dir(ROOT), wanted)

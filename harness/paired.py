@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scipy import stats
-
 SIGNIFICANCE: Final = 0.05
 # How many standard errors of the paired differences a mean may move.
 _STANDARD_ERRORS: Final = 2.0
@@ -66,6 +64,9 @@ def compare(baseline: Sequence[float], scores: Sequence[float]) -> Comparison:
     error = statistics.stdev(differences) / math.sqrt(count) if count > 1 else 0.0
     p_value = 1.0
     if worse + better:
+        # Two seconds to import, which the start of a benchmark and of each micro benchmark would pay.
+        from scipy import stats  # noqa: PLC0415
+
         p_value = float(stats.binomtest(worse, worse + better, 0.5, alternative="greater").pvalue)
     return Comparison(
         documents=count,

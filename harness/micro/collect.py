@@ -120,6 +120,7 @@ class Collector:
             "page_cache": {"state": "dropped and checked before each wave", **dataclasses.asdict(cache)},
             "mkdir_cpu_us": [round(run.mkdir_cpu_us, 1) for run in runs],
             "waves": case.waves,
+            "checked_chunks": [run.checked_chunks for run in runs],
             "backlog_bytes": case.backlog_jobs * case.chunks_per_job * case.chunk_bytes,
         }
         for metric, values in values_of(case, runs).items():

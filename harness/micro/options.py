@@ -10,13 +10,13 @@ import click
 from harness.errors import UsageError
 from harness.micro import arms, cases
 from harness.micro.cases import Limits, Shape
-from harness.micro.session import Plan
+from harness.micro.session import Plan, backlog_room_bytes
 
 _SMOKE_BYTES: Final = 1 << 20
 _SMOKE_VICTIM_S: Final = 0.02
-_BACKLOG_BYTES: Final = 512 << 20
+_BACKLOG_BYTES: Final = 4 << 30
 # Small chunks would make directories for minutes; so many take long enough to load behind them.
-_BACKLOG_CHUNKS_MAX: Final = 2048
+_BACKLOG_CHUNKS_MAX: Final = 4096
 _NO_MAX: Final = 1 << 62
 _THREADS_MAX: Final = 1024
 
@@ -68,7 +68,9 @@ class Options:
             return Limits(_SMOKE_BYTES, _SMOKE_BYTES, _NO_MAX, _SMOKE_VICTIM_S, smoke=True)
         if self.backlog is not None:
             return Limits(self.max_bytes, self.backlog, _NO_MAX)
-        return Limits(self.max_bytes, _BACKLOG_BYTES, _BACKLOG_CHUNKS_MAX)
+        # A disk without that much room has less of a backlog, which the records state.
+        room = backlog_room_bytes(self.directory or self.out, self.max_bytes)
+        return Limits(self.max_bytes, min(_BACKLOG_BYTES, room), _BACKLOG_CHUNKS_MAX)
 
 
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
@@ -143,7 +145,7 @@ DECLARED: Final = (
         ["--out"], default=Path("bench-out/micro"), type=_PATH, show_default=True, help="For results."
     ),
     _size("--max-bytes", "768MiB", "Most data that a run moves."),
-    _size("--backlog", None, "Stores ahead of the mixed case's loads [default: 512MiB or 2048 chunks]."),
+    _size("--backlog", None, "Stores ahead of mixed loads [default: 4GiB, 4096 chunks, or what fits]."),
     click.Option(["--victim/--no-victim"], default=True, help="Whether to measure a ticking Python thread."),
     click.Option(["--syscalls/--no-syscalls"], default=True, help="Whether to count system calls."),
     click.Option(

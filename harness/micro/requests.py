@@ -70,6 +70,8 @@ class Answer:
             `storage_read_bytes`, `storage_write_bytes`, and the `moved_bytes` that should show there.
         facts: What the driver says about itself.
         mkdir_cpu_us: What making a directory took before the run; 0 where none is made.
+        checked_chunks: Chunks whose every byte was compared: all that were loaded, unless a later load took
+            their rows, and some of those that were stored.
     """
 
     wall_s: list[float] = field(default_factory=list)
@@ -82,6 +84,7 @@ class Answer:
     page_cache: dict[str, int] = field(default_factory=dict)
     facts: dict[str, object] = field(default_factory=dict)
     mkdir_cpu_us: float = 0.0
+    checked_chunks: int = 0
 
 
 def request_line(request: Request) -> bytes:

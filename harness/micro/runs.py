@@ -165,6 +165,7 @@ class Run:
             wrong_rows = self.buffer.wrong_rows(expected)
             if wrong_rows:
                 raise WorkerError(f"{len(wrong_rows)} of {len(expected)} chunks were loaded with wrong bytes")
+            self.answer.checked_chunks += len(expected)
             return
         files = [(path, row) for job in jobs for path, row in zip(self.paths([job]), job.rows, strict=True)]
         some = files[:: max(1, len(files) // _CHECKED_FILES_MAX)]
@@ -175,6 +176,7 @@ class Run:
                 f"{missing} of {len(files)} stored files are missing, {len(wrong)} of {len(some)} that were "
                 "read hold wrong bytes"
             )
+        self.answer.checked_chunks += len(some)
 
     def discard(self, jobs: Sequence[Job]) -> None:
         """Free what these jobs stored among files that are still needed."""

@@ -83,6 +83,13 @@ class Step:
     weight: float = 0.0
 
 
+def backlog_room_bytes(directory: Path, max_bytes: int) -> int:
+    """Return how large a backlog of stores may be in `directory`, which need not exist yet; 0 for none."""
+    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    return max(0, int(free * _FREE_PART_MAX) - max_bytes - _FIO_FILE_BYTES)
+
+
 def weight_of(case: Case) -> float:
     """Return about how many seconds a run of a case takes."""
     if case.victim:

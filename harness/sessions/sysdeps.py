@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 CXX20_PROGRAM = """\
@@ -79,6 +80,11 @@ def numa_problem(_python: str) -> str:
     return ""
 
 
+def program_problem(program: str, _python: str) -> str:
+    """Say that a program is not there; "" when it is."""
+    return "" if shutil.which(program) else f"{program} is not on PATH"
+
+
 # The one list of what comes from Debian; CONTRIBUTING.md quotes it and tests/nox compares the two.
 PACKAGES = (
     SystemPackage(
@@ -105,8 +111,22 @@ PACKAGES = (
         need="vllm",
         problem=numa_problem,
     ),
+    SystemPackage(
+        debian="fio",
+        why="optional, the disk's own limit in `micro`",
+        need="micro",
+        problem=partial(program_problem, "fio"),
+    ),
+    SystemPackage(
+        debian="strace",
+        why="optional, counts system calls in `micro`",
+        need="micro",
+        problem=partial(program_problem, "strace"),
+    ),
 )
-NEEDS = ("bootstrap", "compile", "vllm")
+NEEDS = ("bootstrap", "compile", "vllm", "micro")
+# What a session goes on without: it does less, and says what.
+OPTIONAL_NEEDS = ("micro",)
 
 
 def missing(need: str, python: str) -> dict[str, str]:
@@ -138,6 +158,8 @@ def install_command(packages: Sequence[str]) -> list[str]:
 def ensure(need: str, python: str, *, root: bool | None = None, debian: bool | None = None) -> None:
     """Make sure that what `need` takes from Debian is there: look, install as root, look again.
 
+    What an optional need lacks in the end is only told.
+
     Args:
         need: One of `NEEDS`.
         python: The interpreter that the session uses.
@@ -147,6 +169,15 @@ def ensure(need: str, python: str, *, root: bool | None = None, debian: bool | N
     Raises:
         SystemExit: If something stays missing. The message has each problem and the line that cures it.
     """
+    try:
+        _require(need, python, root, debian)
+    except SystemExit as missed:
+        if need not in OPTIONAL_NEEDS:
+            raise
+        print(f"kvfs: goes on with less than it could do. {missed}", flush=True)
+
+
+def _require(need: str, python: str, root: bool | None, debian: bool | None) -> None:
     problems = missing(need, python)
     if not problems:
         return
@@ -209,7 +240,8 @@ def main() -> None:
     """Check every need with this interpreter."""
     for need in NEEDS:
         ensure(need, sys.executable)
-    print("kvfs: nothing is missing from " + ", ".join(package.debian for package in PACKAGES))
+    looked_for = ", ".join(package.debian for package in PACKAGES if package.need not in OPTIONAL_NEEDS)
+    print(f"kvfs: nothing is missing from {looked_for}")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,8 @@ def test_scrape_without_a_server_says_which() -> None:
         vllm_metrics.scrape("http://127.0.0.1:1")
 
 
-def test_settle_waits_for_jobs_and_for_writes_to_stop(data: Path) -> None:
+def test_settle_waits_for_jobs_and_for_writes_to_stop(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_metrics, "_SETTLE_POLL_S", 0.02)
     quiet = text_of(data, "after")
     busy = quiet.replace(
         'active_cascade_jobs{engine="0",model_name="kvfs-bench",tier="1:kvfs"} 0.0',

@@ -1,4 +1,4 @@
-"""Test the whole benchmark against a server that it did not start: guidellm's own mock server."""
+"""Test the whole benchmark against a server that it did not start."""
 
 from __future__ import annotations
 
@@ -6,40 +6,22 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import completion_server
 import psutil
 import pytest
 
 from harness import records
-from harness.processes import GuardedProcess
-from harness.server import free_port, is_healthy
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 60.0
 RUN_TIMEOUT_S = 100.0
 
 
 @pytest.fixture
-def mock_server(tmp_path: Path) -> Iterator[str]:
-    port = free_port()
-    program = "import sys; from guidellm.__main__ import cli; sys.exit(cli())"
-    options = ["mock-server", "--host=127.0.0.1", f"--port={port}", "--ttft-ms=30", "--itl-ms=2"]
-    with GuardedProcess(
-        [sys.executable, "-c", program, *options],
-        log_path=tmp_path / "mock.log",
-        env=os.environ,
-        cwd=tmp_path,
-        grace_s=2.0,
-    ) as process:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        address = f"http://127.0.0.1:{port}"
-        while not is_healthy(address):
-            assert process.poll() is None, process.tail()
-            assert time.monotonic() < deadline, process.tail()
-            time.sleep(0.1)
+def address() -> Iterator[str]:
+    with completion_server.serving() as address:
         yield address
 
 
@@ -57,14 +39,14 @@ def tokenizer(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_target_is_measured_cold_and_again(mock_server: str, tokenizer: Path, tmp_path: Path) -> None:
+def test_target_is_measured_cold_and_again(address: str, tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ["--quick", "--conversations=2", "--streams=1,2", "--tasks="]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         [
             *(sys.executable, "-m", "harness.bench", *options),
-            *("--target", f"{mock_server}/v1", "--tokenizer", str(tokenizer), "--out", str(out)),
+            *("--target", f"{address}/v1", "--tokenizer", str(tokenizer), "--out", str(out)),
         ],
         env=environment,
         capture_output=True,

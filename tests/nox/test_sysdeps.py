@@ -79,7 +79,7 @@ def test_venv_problem_without_ensurepip_says_so(script: Script) -> None:
 
 
 def test_missing_unknown_need_raises() -> None:
-    with pytest.raises(ValueError, match="need must be one of bootstrap, compile, vllm, got 'gpu'"):
+    with pytest.raises(ValueError, match="need must be one of bootstrap, compile, vllm, micro, got 'gpu'"):
         sysdeps.missing("gpu", sys.executable)
 
 
@@ -111,6 +111,17 @@ def test_ensure_not_root_ends_with_the_line_that_installs(script: Script) -> Non
     assert message.splitlines()[-1] == "  sudo apt-get install --yes --no-install-recommends g++"
     assert "no C++ compiler" in message
     assert not (called.parent / "called").exists()
+
+
+def test_ensure_optional_packages_that_cannot_be_had_are_told_and_missed(
+    script: Script, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script("true", "true")
+    sysdeps.ensure("micro", sys.executable, root=False, debian=True)
+    told = capfd.readouterr().out
+    assert "goes on with less" in told
+    assert "fio is not on PATH" in told
+    assert "  sudo apt-get install --yes --no-install-recommends fio strace" in told
 
 
 def test_ensure_not_debian_ends_with_what_is_missing(script: Script) -> None:

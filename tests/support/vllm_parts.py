@@ -99,6 +99,8 @@ class Tier:
             "root_dir": str(root),
             "n_read_threads": 2,
             "n_write_threads": 2,
+            # Half of so small a primary tier would hold back little of what tests store at once.
+            **({"max_queued_store_bytes": 1 << 30} if tier_type == "kvfs" else {}),
             **options,
         }
         self.manager: SecondaryTierManager = SecondaryTierFactory.create_secondary_tier(

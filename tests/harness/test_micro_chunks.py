@@ -73,17 +73,6 @@ def test_paths_are_those_of_the_namespace() -> None:
     assert str(chunks.path_of(namespace.base_path, key)) == namespace.chunk_path(key)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_fields_name_the_directory_that_vllm_names() -> None:
-    from vllm.v1.kv_offload.file_mapper import FileMapper  # noqa: PLC0415, TID251 - takes seconds
-
-    mapper = FileMapper(root_dir="/somewhere", rank=0, parallel_agnostic=True, **chunks.FIELDS)
-    namespace = Namespace("/somewhere", chunks.FIELDS)
-    key = chunks.key_of(1, 2)
-    assert mapper.get_file_name(key) == namespace.chunk_path(key)
-
-
 def test_written_files_hold_their_chunks_and_damage_is_found(tmp_path: Path) -> None:
     content = chunks.Content(CHUNK_BYTES, 1)
     keys = [chunks.key_of(1, number) for number in range(3)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.micro import chunks, syscalls
+from harness.micro import chunks, runs, syscalls
 from harness.micro.cases import LOAD, MIXED, STORE, Case
 from harness.micro.requests import MEASURE, PREPARE, Answer, Request, WorkerError, parse_request, request_line
 from harness.micro.worker_process import WorkerProcess
@@ -17,20 +17,21 @@ CASE = Case(STORE, CHUNK_BYTES, threads=2, jobs=4, chunks_per_job=2, waves=2)
 KINDS = {"extension": ("psync", "0"), "fallback": ("python", "1")}
 
 
-@pytest.fixture(params=sorted(KINDS))
+@pytest.fixture(scope="module", params=sorted(KINDS))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def io(kind: str) -> str:
     return KINDS[kind][0]
 
 
-@pytest.fixture
-def worker(kind: str, tmp_path: Path) -> Iterator[WorkerProcess]:
+@pytest.fixture(scope="module")
+def worker(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """One worker for all tests, as for all cases of a session: each run is a process of its own."""
     io, disabled = KINDS[kind]
-    with WorkerProcess("kvfs", io, {"KVFS_DISABLE_EXT": disabled}, tmp_path) as process:
+    with WorkerProcess("kvfs", io, {"KVFS_DISABLE_EXT": disabled}, tmp_path_factory.mktemp("log")) as process:
         yield process
 
 
@@ -80,6 +81,7 @@ def test_load_run_reads_the_prepared_files_from_the_device(
     case = Case(LOAD, CHUNK_BYTES, 2, 4, 2, waves=2)
     prepared(worker, io, root, files=16)
     answer = measure(worker, io, root, case, files=16)
+    assert answer.checked_chunks == answer.chunks == case.chunks
     assert answer.page_cache["resident_before_bytes"] == 0
     assert answer.page_cache["moved_bytes"] == case.chunks * CHUNK_BYTES
     assert answer.page_cache["storage_read_bytes"] >= answer.page_cache["moved_bytes"]
@@ -116,7 +118,8 @@ def test_mixed_run_loads_behind_a_backlog_and_removes_what_it_stored(
     assert len(answer.idle_latencies_s) == case.waves
     assert 1 <= len(answer.latencies_s) <= case.waves
     assert answer.chunks == (case.backlog_jobs + len(answer.latencies_s)) * case.chunks_per_job
-    assert sorted(root.rglob("*.bin")) == before
+    # Names may stay, where removing them would make the next runs slow; data does not.
+    assert sorted(path for path in root.rglob("*.bin") if path.stat().st_size) == before
 
 
 @pytest.mark.parametrize("op", [STORE, LOAD])
@@ -190,7 +193,7 @@ def test_traced_run_counts_the_calls_of_its_jobs(
 
 def test_content_of_the_files_is_what_loads_expect(worker: WorkerProcess, io: str, root: Path) -> None:
     files = prepared(worker, io, root, files=2)
-    content = chunks.Content(CHUNK_BYTES, 4)
+    content = chunks.Content(CHUNK_BYTES, runs._CONTENT_SEED)
     found = {
         number for path in files for number in range(2) if chunks.wrong_files(content, [(path, number)]) == []
     }

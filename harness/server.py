@@ -30,8 +30,8 @@ _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    # By itself vLLM keeps one core from a model without a KV connector and none from one with it where there are
-    # two, and binds servers that start side by side to the same core.
+    # Of two cores vLLM by itself keeps one from a model without a KV connector and none from one that has it,
+    # and it binds servers that start side by side to the same core.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
     # Nothing but what is installed may answer `import kvfs`.

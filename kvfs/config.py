@@ -27,8 +27,9 @@ class TierConfig:
             probe in the directory at start.
         max_inflight_read_bytes: Loads that may be in flight at once; one chunk always may.
         max_inflight_write_bytes: The same for stores; an eighth of it while loads wait or run.
-        max_queued_store_bytes: Stores that may wait for the disk; what comes on top is not stored, and counted.
-            None is half the primary tier: a store that waits keeps its chunk there from being replaced.
+        max_queued_store_bytes: Stores that may wait for the disk; what comes on top is shed and
+            counted. None is half the primary tier: a store that waits keeps its chunk there from being
+            replaced.
 
     Raises:
         TypeError: An option of the wrong type.
@@ -55,19 +56,10 @@ class TierConfig:
             raise ValueError(_wrong("root_dir", "the path of a directory, without null characters", root_dir))
         object.__setattr__(self, "root_dir", root_dir)
         for name in ("n_read_threads", "n_write_threads"):
-            count = getattr(self, name)
-            if not isinstance(count, int) or isinstance(count, bool):
-                raise TypeError(_wrong(name, "an integer", count))
-            if not 1 <= count <= N_THREADS_MAX:
-                raise ValueError(_wrong(name, f"between 1 and {N_THREADS_MAX}", count))
+            self._check_number(name, "an integer", N_THREADS_MAX)
         for name in ("max_inflight_read_bytes", "max_inflight_write_bytes", "max_queued_store_bytes"):
-            size = getattr(self, name)
-            if size is None and name == "max_queued_store_bytes":
-                continue
-            if not isinstance(size, int) or isinstance(size, bool):
-                raise TypeError(_wrong(name, "a number of bytes", size))
-            if size < 1:
-                raise ValueError(_wrong(name, "at least 1", size))
+            if getattr(self, name) is not None or name != "max_queued_store_bytes":
+                self._check_number(name, "a number of bytes")
         for name in ("enable_kv_events", "use_o_direct"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(_wrong(name, "true or false", getattr(self, name)))
@@ -75,6 +67,13 @@ class TierConfig:
             raise TypeError(_wrong("locality", "a string or null", self.locality))
         if self.io_engine not in IO_ENGINES:
             raise ValueError(_wrong("io_engine", f"one of {', '.join(IO_ENGINES)}", self.io_engine))
+
+    def _check_number(self, name: str, what: str, most: int | None = None) -> None:
+        number = getattr(self, name)
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(_wrong(name, what, number))
+        if number < 1 or (most is not None and number > most):
+            raise ValueError(_wrong(name, f"between 1 and {most}" if most else "at least 1", number))
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> TierConfig:

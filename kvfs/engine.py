@@ -102,8 +102,8 @@ class ChunkEngine:
         ):
             self._warned_shed = True
             _logger.warning(
-                "%s does not keep up with stores: %d bytes of them wait, and what comes on top is not stored. "
-                "stats()['shed_stores'] counts those chunks; a larger max_queued_store_bytes holds more back.",
+                "%s does not keep up with stores: %d bytes of them may wait, and what comes on top is not "
+                "stored. stats()['shed_stores'] counts them; a larger max_queued_store_bytes lets more wait.",
                 self.namespace.base_path,
                 self._max_queued_store_bytes,
             )

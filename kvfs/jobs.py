@@ -132,7 +132,7 @@ class EngineLike(Protocol):
 class EngineFactory(Protocol):
     """The `Engine` class of an implementation."""
 
-    def __call__(
+    def __call__(  # noqa: PLR0913, PLR0917 - the engine's options, in one place
         self,
         base_path: str,
         buffer: Buffer,

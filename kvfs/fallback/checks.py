@@ -189,6 +189,19 @@ def check_threads(name: str, count: int) -> int:
     return number
 
 
+def check_byte_limit(name: str, size_bytes: int) -> int:
+    """Return `size_bytes` if it limits anything.
+
+    Raises:
+        TypeError: Not an integer.
+        ValueError: Less than 1.
+    """
+    number = check_int(name, size_bytes)
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}")
+    return number
+
+
 def check_io_engine(io_engine: str, base_path: str) -> None:
     """Raise unless Python can do what `io_engine` asks for.
 

@@ -8,12 +8,12 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from kvfs.fallback import files
 from kvfs.fallback.checks import (
     check_bool,
+    check_byte_limit,
     check_ints,
     check_io_engine,
     check_job_id,
@@ -25,7 +25,8 @@ from kvfs.fallback.checks import (
     type_error,
 )
 from kvfs.fallback.job import Job
-from kvfs.jobs import SUCCESS, Completion
+from kvfs.fallback.queue import ByteLimits, JobQueue
+from kvfs.jobs import SHED, SUCCESS, Completion
 from kvfs.paths import make_directories
 
 if TYPE_CHECKING:
@@ -35,15 +36,12 @@ _BUFFER_DIMENSIONS: Final = 2
 # A direct transfer that is refused at this alignment would be refused at any.
 _DIRECT_ALIGNMENT_MAX: Final = 4096
 
-_READERS_PREFER: Final = ("lookup", "load", "store")
-_WRITERS_PREFER: Final = ("store", "lookup", "load")
-
 
 class _Core:
     """The engine's state and threads. Apart from `Engine`, so that the threads do not keep that one alive."""
 
     def __init__(
-        self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool
+        self, base_path: str, buffer: Buffer, n_threads: int, use_o_direct: bool, limits: ByteLimits
     ) -> None:
         self._base_path = base_path
         self._view, self._num_chunks, self._chunk_size_bytes = _bind(buffer)
@@ -54,21 +52,17 @@ class _Core:
         self._lock = threading.Lock()  # guards all that follows, and the jobs
         self._work_available = threading.Condition(self._lock)
         self._idle = threading.Condition(self._lock)
-        self._queues: dict[str, deque[Job]] = {kind: deque() for kind in _READERS_PREFER}
+        self._queue = JobQueue(limits, self._chunk_size_bytes, n_threads)
         self._completions: list[Completion] = []
         self._inflight_jobs = 0
         self._closed = False
         self._counts = dict.fromkeys(
-            ("direct_fallbacks", "duplicate_stores", "healed_files", "removed_files"), 0
+            ("direct_fallbacks", "duplicate_stores", "healed_files", "removed_files", "shed_stores"), 0
         )
         self._closing = threading.Lock()  # held while joining: a second close() waits for the first
         self._threads = [
-            threading.Thread(target=self._run, args=(preference,), name=f"kvfs-{role}-{index}", daemon=True)
-            for role, count, preference in (
-                ("read", n_read_threads, _READERS_PREFER),
-                ("write", n_write_threads, _WRITERS_PREFER),
-            )
-            for index in range(count)
+            threading.Thread(target=self._run, name=f"kvfs-io-{index}", daemon=True)
+            for index in range(n_threads)
         ]
         try:
             for thread in self._threads:
@@ -89,8 +83,10 @@ class _Core:
                 self._completions.append(job.completion())
                 return
             self._inflight_jobs += 1
-            self._queues[kind].append(job)
-            self._work_available.notify(len(job.outcomes))
+            for op in range(self._queue.push(job), len(job.outcomes)):
+                self._counts["shed_stores"] += 1
+                self._finish_op(job, op, SHED, "because the queue was full", files.OpReport())
+            self._wake_up()
 
     def poll(self) -> list[Completion]:
         self._check_process()
@@ -106,7 +102,12 @@ class _Core:
     def stats(self) -> dict[str, int]:
         self._check_process()
         with self._lock:
-            return {**self._counts, "inflight_jobs": self._inflight_jobs}
+            return {
+                **self._counts,
+                "peak_inflight_read_bytes": self._queue.peaks["load"] * self._chunk_size_bytes,
+                "peak_inflight_write_bytes": self._queue.peaks["store"] * self._chunk_size_bytes,
+                "inflight_jobs": self._inflight_jobs,
+            }
 
     def close(self) -> None:
         if os.getpid() != self._owner_pid:
@@ -115,7 +116,9 @@ class _Core:
         with self._closing:
             with self._lock:
                 self._closed = True
-                self._cancel_queued()
+                for job, op in self._queue.take_all():
+                    problem = "because the engine was closed before it started"
+                    self._finish_op(job, op, errno.ECANCELED, problem, files.OpReport())
                 self._work_available.notify_all()
             for thread in self._threads:
                 thread.join()
@@ -136,41 +139,36 @@ class _Core:
                 "this engine belongs to the process that was forked; make a new one in this process"
             )
 
-    def _cancel_queued(self) -> None:
-        problem = "because the engine was closed before it started"
-        for queue in self._queues.values():
-            while queue:
-                job = queue.popleft()
-                for op in range(job.next_op, len(job.outcomes)):
-                    self._finish_op(job, op, errno.ECANCELED, problem, files.OpReport())
-
-    def _run(self, preference: tuple[str, ...]) -> None:
-        while claim := self._claim(preference):
+    def _run(self) -> None:
+        while claim := self._claim():
             job, op = claim
             report = files.OpReport()
             outcome, problem = self._execute(job, op, report)
             with self._lock:
+                self._queue.release(job.kind)
                 self._finish_op(job, op, outcome, problem, report)
             # Idle threads keep no job, and with it nothing of the caller's, alive.
             del claim, job
 
-    def _claim(self, preference: tuple[str, ...]) -> tuple[Job, int] | None:
+    def _claim(self) -> tuple[Job, int] | None:
         """Wait for an op and take it; None once the engine is closed."""
         with self._lock:
             while not self._closed:
-                queue = next((self._queues[kind] for kind in preference if self._queues[kind]), None)
-                if queue is None:
+                kind = self._queue.next_kind()
+                if kind is None:
                     self._work_available.wait()
                     continue
-                job = queue[0]
-                op = job.next_op
-                job.next_op += 1
-                if job.next_op == len(job.outcomes):
-                    queue.popleft()
+                job, op = self._queue.claim(kind)
+                self._wake_up()
                 if job.started_at is None:
                     job.started_at = time.monotonic()
                 return job, op
         return None
+
+    def _wake_up(self) -> None:
+        """Wake a thread if there is something for it; it wakes the next one. The caller holds the lock."""
+        if self._queue.next_kind() is not None:
+            self._work_available.notify()
 
     def _execute(self, job: Job, op: int, report: files.OpReport) -> tuple[int, str]:
         """Run one op; return its outcome and, for a failure, what to say about it."""
@@ -236,10 +234,13 @@ class Engine:
         base_path: The namespace's directory; made with its parents if it is missing.
         buffer: The primary tier: writable, C-contiguous, one byte an element, of shape
             (num_chunks, chunk_size_bytes). Held until `close()`.
-        n_read_threads: Threads that prefer loads and lookups, 1 to 1024.
-        n_write_threads: Threads that prefer stores, 1 to 1024.
+        n_read_threads: Threads, 1 to 1024, together with the next ones; each takes what is most urgent.
+        n_write_threads: More threads, 1 to 1024.
         use_o_direct: Whether to try O_DIRECT.
         io_engine: "auto" or "psync"; "uring" is refused, since Python has no way to it.
+        max_inflight_read_bytes: Loads that may be in flight at once; one chunk always may.
+        max_inflight_write_bytes: The same for stores; an eighth of it while loads wait or run.
+        max_queued_store_bytes: Stores that may wait; what comes on top is shed. None sheds nothing.
 
     Raises:
         TypeError: An argument of the wrong type.
@@ -250,7 +251,7 @@ class Engine:
     io_engine: Final = "python"
     io_engine_reason: Final = "the pure-Python engine has no other"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the extension's interface
         self,
         base_path: str,
         buffer: Buffer,
@@ -258,16 +259,28 @@ class Engine:
         n_write_threads: int,
         use_o_direct: bool = True,
         io_engine: str = "auto",
+        max_inflight_read_bytes: int = 64 << 20,
+        max_inflight_write_bytes: int = 16 << 20,
+        max_queued_store_bytes: int | None = None,
     ) -> None:
         check_path("base_path", base_path)
         if not base_path:
             raise ValueError("base_path must not be empty; give the namespace's directory")
-        n_readers = check_threads("n_read_threads", n_read_threads)
-        n_writers = check_threads("n_write_threads", n_write_threads)
+        n_threads = check_threads("n_read_threads", n_read_threads)
+        n_threads += check_threads("n_write_threads", n_write_threads)
         check_bool("use_o_direct", use_o_direct)
+        limits = ByteLimits(
+            check_byte_limit("max_inflight_read_bytes", max_inflight_read_bytes),
+            check_byte_limit("max_inflight_write_bytes", max_inflight_write_bytes),
+            None
+            if max_queued_store_bytes is None
+            else check_byte_limit("max_queued_store_bytes", max_queued_store_bytes),
+        )
         check_io_engine(io_engine, base_path)
         make_directories(base_path)
-        core = _Core(base_path, buffer, n_readers, n_writers, use_o_direct)
+        # What lies there may be no directory.
+        os.close(os.open(base_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        core = _Core(base_path, buffer, n_threads, use_o_direct, limits)
         self._core = core
         self._finalizer = weakref.finalize(self, core.close_dropped)
 

@@ -14,6 +14,7 @@ class Job:
         "accepted_at",
         "bytes_moved",
         "chunk_ids",
+        "claimable_ops",
         "detail",
         "failed_op",
         "job_id",
@@ -23,6 +24,7 @@ class Job:
         "next_op",
         "outcomes",
         "started_at",
+        "turn_ops",
         "unfinished",
     )
 
@@ -36,7 +38,11 @@ class Job:
         self.chunk_ids = chunk_ids
         self.outcomes = [SUCCESS] * (len(keys) // key_size_bytes)
         self.unfinished = len(self.outcomes)
+        # The queue's: the first op that nobody has claimed, the end of those that can be, and how many were
+        # claimed since the job last made room for another.
         self.next_op = 0
+        self.claimable_ops = 0
+        self.turn_ops = 0
         self.bytes_moved = 0
         self.accepted_at = time.monotonic()
         self.started_at: float | None = None

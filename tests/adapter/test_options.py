@@ -71,6 +71,42 @@ MakeTier = Callable[..., Tier]
             {"io_engine": "aio"}, ValueError, "'io_engine' must be one of auto, uring, psync", id="io-engine"
         ),
         pytest.param(
+            {"max_inflight_read_bytes": 0},
+            ValueError,
+            "'max_inflight_read_bytes' must be at least 1, got 0",
+            id="no-reads-in-flight",
+        ),
+        pytest.param(
+            {"max_inflight_write_bytes": -1},
+            ValueError,
+            "'max_inflight_write_bytes' must be at least 1, got -1",
+            id="negative-writes-in-flight",
+        ),
+        pytest.param(
+            {"max_queued_store_bytes": 0},
+            ValueError,
+            "'max_queued_store_bytes' must be at least 1, got 0",
+            id="no-queued-stores",
+        ),
+        pytest.param(
+            {"max_inflight_read_bytes": "64M"},
+            TypeError,
+            "'max_inflight_read_bytes' must be a number of bytes, got '64M'",
+            id="limit-as-text",
+        ),
+        pytest.param(
+            {"max_inflight_write_bytes": 1e6},
+            TypeError,
+            "a number of bytes, got 1000000.0",
+            id="limit-as-float",
+        ),
+        pytest.param(
+            {"max_queued_store_bytes": True}, TypeError, "a number of bytes, got True", id="limit-as-bool"
+        ),
+        pytest.param(
+            {"max_inflight_read_bytes": None}, TypeError, "a number of bytes, got None", id="no-read-limit"
+        ),
+        pytest.param(
             {"use_o_direct": 1}, TypeError, "'use_o_direct' must be true or false", id="direct-as-number"
         ),
     ],

@@ -216,6 +216,62 @@ def test_partly_failed_store_emits_no_event_but_stores_the_rest(make_tier: MakeT
     assert [tier.path(key).is_file() for key in keys] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("limit_bytes", "kept"),
+    [
+        pytest.param(3 * CHUNK_BYTES, 3, id="three-chunks"),
+        pytest.param(1, 1, id="less-than-a-chunk"),
+        # vLLM reads null from a configuration file as None.
+        pytest.param(None, NUM_CHUNKS // 2, id="default-half-the-primary-tier"),
+    ],
+)
+def test_store_with_sheds_succeeds_with_the_bytes_and_event_of_what_was_stored(
+    make_tier: MakeTier, limit_bytes: int | None, kept: int
+) -> None:
+    tier = make_tier(enable_kv_events=True, spec_options={"events": True}, max_queued_store_bytes=limit_bytes)
+    keys = keys_of(NUM_CHUNKS)
+    result = tier.store(keys, list(range(NUM_CHUNKS)))
+    assert result.success
+    assert result.successful_keys is None
+    assert result.transfer_bytes == kept * CHUNK_BYTES
+    (event,) = list(tier.manager.take_events())
+    assert event.keys == keys[:kept]
+    assert [tier.verdict(key) for key in keys] == ["HIT"] * kept + ["MISS"] * (NUM_CHUNKS - kept)
+    # Nothing of it is held against the chunks: later there is room for them.
+    tier.finish()
+    for key in keys[kept:]:
+        assert tier.store([key], [0]).transfer_bytes == CHUNK_BYTES
+        assert tier.verdict(key) == "HIT"
+
+
+def test_stores_that_find_the_queue_full_succeed_with_events_of_the_stored_keys_alone(
+    make_tier: MakeTier, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = make_tier(enable_kv_events=True, spec_options={"events": True}, max_queued_store_bytes=1)
+    keys = keys_of(400)
+    jobs = [tier.job(keys[i : i + 2], [0, 1], promotion=False) for i in range(0, 400, 2)]
+    with caplog.at_level("WARNING", "kvfs"):
+        for job in jobs:
+            tier.manager.submit_store(job)
+        tier.manager.drain_jobs()
+        results = {result.job_id: result for result in tier.manager.get_finished_jobs()}
+    assert sorted(results) == [job.job_id for job in jobs]
+    assert all(result.success for result in results.values())
+    stored = [[key for key in job.keys if tier.path(key).exists()] for job in jobs]
+    # With room for one, the second key of a job is always shed, and both where the one was taken.
+    assert all(kept in ([], list(job.keys)[:1]) for kept, job in zip(stored, jobs, strict=True))
+    assert [] in stored
+    assert any(stored)
+    transferred = [results[job.job_id].transfer_bytes for job in jobs]
+    assert transferred == [len(kept) * CHUNK_BYTES for kept in stored]
+    events = [list(event.keys) for event in tier.manager.take_events()]
+    assert sorted(events) == sorted(kept for kept in stored if kept)
+    warnings = [record for record in caplog.records if "does not keep up with stores" in record.message]
+    assert len(warnings) == 1
+    assert "max_queued_store_bytes" in warnings[0].message
+    assert tier.manager._engine.stats()["shed_stores"] == 400 - len(events)
+
+
 def test_events_stay_off_without_global_events(make_tier: MakeTier, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", "kvfs"):
         tier = make_tier(enable_kv_events=True)

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import pytest
 
@@ -50,6 +50,15 @@ class Tier:
         return data
 
 
+class EngineOptions(TypedDict, total=False):
+    """What an engine can be given beside its threads and `use_o_direct`."""
+
+    io_engine: str
+    max_inflight_read_bytes: int
+    max_inflight_write_bytes: int
+    max_queued_store_bytes: int | None
+
+
 class Rig:
     """An engine on a namespace, with its primary tier."""
 
@@ -63,10 +72,11 @@ class Rig:
         threads: tuple[int, int] = (2, 2),
         use_o_direct: bool = True,
         offset_bytes: int = 0,
+        **options: Unpack[EngineOptions],
     ) -> None:
         self.base = base
         self.tier = Tier(num_chunks, chunk_size_bytes, offset_bytes)
-        self.engine = io.Engine(str(base), self.tier.view, threads[0], threads[1], use_o_direct)
+        self.engine = io.Engine(str(base), self.tier.view, threads[0], threads[1], use_o_direct, **options)
         self._next_job_id = 0
 
     @staticmethod
@@ -202,8 +212,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def start_rig(io: IoBackend) -> Iterator[StartRig]:
-    """Yield a function that starts a `Rig`; all are closed after the test."""
+def start_rig(io: IoBackend, mount: Mount) -> Iterator[StartRig]:
+    """Yield a function that starts a `Rig`; all are closed after the test, before anything is unmounted."""
     with contextlib.ExitStack() as stack:
 
         def start(base: Path, **options: object) -> Rig:

@@ -47,6 +47,51 @@ def test_engine_impossible_thread_count_raises(
         io.Engine(str(tmp_path), _buffer(), count, 1, False)  # type: ignore[arg-type]
 
 
+LIMITS = ("max_inflight_read_bytes", "max_inflight_write_bytes", "max_queued_store_bytes")
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "error", "words"),
+    [
+        pytest.param(0, ValueError, "must be at least 1, got 0", id="zero"),
+        pytest.param(-1, ValueError, "must be at least 1, got -1", id="negative"),
+        pytest.param("1", TypeError, None, id="str"),
+        pytest.param(1.5, TypeError, None, id="float"),
+        pytest.param(2.0, TypeError, None, id="whole-float"),
+        pytest.param([1], TypeError, None, id="list"),
+        pytest.param(None, TypeError, None, id="none"),
+    ],
+)
+@pytest.mark.parametrize("name", LIMITS)
+def test_engine_bad_limit_raises_and_leaves_nothing(
+    io: IoBackend, tmp_path: Path, name: str, limit_bytes: object, error: type[Exception], words: str | None
+) -> None:
+    if limit_bytes is None and name == "max_queued_store_bytes":
+        io.Engine(str(tmp_path), _buffer(), 1, 1, max_queued_store_bytes=None).close()
+        return
+    memory = bytearray(64)
+    buffer = memoryview(memory).cast("B", (8, 8))
+    threads_before = threading.active_count()
+    with pytest.raises(error, match=words and f"^{name} {words}") as caught:
+        io.Engine(str(tmp_path / "ns"), buffer, 1, 1, **{name: limit_bytes})  # type: ignore[arg-type]
+    assert caught.value is not None
+    assert threading.active_count() == threads_before
+    assert not (tmp_path / "ns").exists()
+    buffer.release()
+    memory.extend(b"would raise BufferError")
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_engine_limit_may_be_a_numpy_integer_and_huge(io: IoBackend, tmp_path: Path, name: str) -> None:
+    for limit_bytes in (np.int64(1), np.uint32(2**32 - 1), 2**63 - 1):
+        engine = io.Engine(str(tmp_path), _buffer(), 1, 1, **{name: limit_bytes})  # type: ignore[arg-type]
+        engine.submit_store(1, KEY, 36, [0])
+        engine.submit_load(2, KEY, 36, [1])
+        assert engine.drain(30)
+        engine.close()
+        assert len(engine.poll()) == 2
+
+
 @pytest.mark.parametrize(
     ("base_path", "error", "words"),
     [

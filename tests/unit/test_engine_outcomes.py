@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,14 +142,18 @@ def test_detail_tells_of_the_first_failure_by_position(start_rig: StartRig, tmp_
         assert str(rig.path(keys[8])) not in completion.detail
 
 
-def test_base_path_is_a_file_fails_every_key_with_enotdir(start_rig: StartRig, tmp_path: Path) -> None:
-    base = tmp_path / "file"
-    base.write_bytes(b"in the way")
+def test_base_path_replaced_by_a_file_fails_every_key_and_leaves_it(
+    start_rig: StartRig, tmp_path: Path
+) -> None:
+    base = tmp_path / "namespace"
     rig = start_rig(base)
     keys = [rig.key(1), rig.key(2)]
-    assert rig.store(keys, [0, 1]).outcomes == [errno.ENOTDIR] * 2
-    assert rig.load(keys, [0, 1]).outcomes == [errno.ENOTDIR] * 2
-    assert rig.lookup(keys).outcomes == [errno.ENOTDIR] * 2
+    assert rig.store(keys, [0, 1]).outcomes == [0, 0]
+    shutil.rmtree(base)
+    base.write_bytes(b"in the way")
+    assert 0 not in rig.store(keys, [0, 1]).outcomes
+    assert 0 not in rig.load(keys, [0, 1]).outcomes
+    assert 0 not in rig.lookup(keys).outcomes
     assert base.read_bytes() == b"in the way"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,10 +46,25 @@ def test_constructor_makes_the_directory_for_the_owner_alone(io: IoBackend, tmp_
     assert list(base.iterdir()) == []
 
 
-def test_directory_that_cannot_be_made_is_an_os_error(io: IoBackend, tmp_path: Path) -> None:
+@pytest.mark.parametrize("base", ["file/ns", "file", "link"], ids=["under-a-file", "file", "link-to-a-file"])
+def test_directory_that_cannot_be_made_is_an_os_error(io: IoBackend, tmp_path: Path, base: str) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("file")
+    threads_before = threading.active_count()
     with pytest.raises(NotADirectoryError):
-        io.Engine(str(tmp_path / "file" / "ns"), _buffer(), 1, 1, True)
+        io.Engine(str(tmp_path / base), _buffer(), 1, 1, True)
+    assert threading.active_count() == threads_before
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_link_to_a_directory_is_a_base_path(io: IoBackend, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    engine = io.Engine(str(tmp_path / "link"), _buffer(), 1, 1, True)
+    engine.submit_store(1, bytes(36), 36, [0])
+    assert engine.drain(30)
+    engine.close()
+    assert len(list((tmp_path / "real").rglob("*.bin"))) == 1
 
 
 def test_uring_without_the_extension_is_refused_with_the_way_out(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def loop_device_4k(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.needs_root
 def test_refused_at_transfer_needs_root_goes_on_buffered_and_tries_again(
-    start_rig: StartRig, loop_device_4k: str, mount: Mount
+    loop_device_4k: str, mount: Mount, start_rig: StartRig
 ) -> None:
     directory = mount("ext4", source=loop_device_4k)
     # Aligned for the smallest sectors but not for these: open succeeds, the transfer is refused.

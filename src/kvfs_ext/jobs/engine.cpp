@@ -30,7 +30,7 @@ constexpr std::size_t kWindowStoreBytesMin = std::size_t{256} << 10;
 // first of them sooner than if all took turns.
 constexpr std::size_t kTurnBytes = std::size_t{32} << 20;
 constexpr std::size_t kTurnOps = 16;
-// Part of the write budget that stores keep beside loads.
+// Part of the write budget and of the threads that stores keep beside loads.
 constexpr std::size_t kShareBesideLoads = 8;
 // One thread in so many is kept from stores, which may all hang in a slow file system.
 constexpr std::size_t kThreadsPerReserved = 4;
@@ -96,11 +96,10 @@ QueueLimits Engine::queue_limits() const {
   };
   QueueLimits limits;
   limits.loads_in_flight = chunks(options_.max_inflight_read_bytes);
-  const std::size_t storing_threads = options_.n_threads - options_.n_threads / kThreadsPerReserved;
-  const std::size_t stores = chunks(options_.max_inflight_write_bytes);
-  limits.stores_in_flight = std::min(stores, storing_threads);
-  limits.stores_beside_loads =
-      std::clamp<std::size_t>(stores / kShareBesideLoads, 1, limits.stores_in_flight);
+  limits.stores_in_flight = chunks(options_.max_inflight_write_bytes);
+  limits.stores_beside_loads = std::max<std::size_t>(1, limits.stores_in_flight / kShareBesideLoads);
+  limits.storing_threads = options_.n_threads - options_.n_threads / kThreadsPerReserved;
+  limits.storing_threads_beside_loads = std::max<std::size_t>(1, options_.n_threads / kShareBesideLoads);
   limits.queued_stores = chunks(options_.max_queued_store_bytes);
   limits.lookups_per_claim = kLookupsPerClaim;
   limits.loads_per_claim = uring_status_.ok() ? kLoadsPerClaim : 1;

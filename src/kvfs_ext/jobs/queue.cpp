@@ -21,26 +21,23 @@ bool JobQueue::may_load() const {
 }
 
 bool JobQueue::may_store() const {
-  const bool beside_loads = waiting(JobKind::kLoad) || loads_in_flight_ > 0;
-  const std::size_t limit = beside_loads ? limits_.stores_beside_loads : limits_.stores_in_flight;
+  const std::size_t limit = beside_loads() ? limits_.stores_beside_loads : limits_.stores_in_flight;
   return waiting(JobKind::kStore) && stores_in_flight_ < limit;
 }
 
-bool JobQueue::store_is_due() const {
-  return waiting(JobKind::kStore) && stores_in_flight_ < limits_.stores_beside_loads;
+bool JobQueue::may_begin_to_store() const {
+  const std::size_t limit = beside_loads() ? limits_.storing_threads_beside_loads : limits_.storing_threads;
+  return may_store() && storing_threads_ < limit;
 }
 
 bool JobQueue::has_claimable() const {
-  const bool thread_may_store = storing_threads_ < limits_.storing_threads;
-  return waiting(JobKind::kLookup) || may_load() || (may_store() && thread_may_store);
+  return waiting(JobKind::kLookup) || may_load() || may_begin_to_store();
 }
 
 Claim JobQueue::claim() {
   if (waiting(JobKind::kLookup)) return take(JobKind::kLookup, limits_.lookups_per_claim);
-  const bool thread_may_store = storing_threads_ < limits_.storing_threads;
-  const bool load = may_load() && !(store_is_due() && thread_may_store);
-  if (load) return take(JobKind::kLoad, limits_.loads_per_claim);
-  if (!may_store() || !thread_may_store) return {};
+  if (may_load() && !store_is_due()) return take(JobKind::kLoad, limits_.loads_per_claim);
+  if (!may_begin_to_store()) return {};
   ++storing_threads_;
   return take(JobKind::kStore, 1);
 }

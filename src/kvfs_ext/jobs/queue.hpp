@@ -19,8 +19,10 @@ struct QueueLimits {
   // idle, and never none, so that stores go on.
   std::size_t stores_beside_loads = 1;
   std::size_t queued_stores = 1;
-  // Threads that may have stores in hand: a file system that hangs on writes must not get them all.
+  // Threads that may have stores in hand, at all and while loads wait or run: a file system that hangs on
+  // writes must not get them all.
   std::size_t storing_threads = 1;
+  std::size_t storing_threads_beside_loads = 1;
   // Ops that a claim takes at once.
   std::size_t lookups_per_claim = 1;
   std::size_t loads_per_claim = 1;
@@ -70,10 +72,12 @@ class JobQueue {
   Queue& of(JobKind kind) { return queues_[static_cast<std::size_t>(kind)]; }
   [[nodiscard]] const Queue& of(JobKind kind) const { return queues_[static_cast<std::size_t>(kind)]; }
   [[nodiscard]] bool waiting(JobKind kind) const { return !of(kind).empty(); }
+  [[nodiscard]] bool beside_loads() const { return waiting(JobKind::kLoad) || loads_in_flight_ > 0; }
   [[nodiscard]] bool may_load() const;
   [[nodiscard]] bool may_store() const;
-  // Stores wait beside loads and have not got their share.
-  [[nodiscard]] bool store_is_due() const;
+  [[nodiscard]] bool may_begin_to_store() const;
+  // Stores wait beside loads and no thread has any.
+  [[nodiscard]] bool store_is_due() const { return waiting(JobKind::kStore) && storing_threads_ == 0; }
   Claim take(JobKind kind, std::size_t most);
 
   const QueueLimits limits_;

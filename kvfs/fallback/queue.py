@@ -14,6 +14,8 @@ from kvfs.fallback.job import Job
 # first of them sooner than if all took turns.
 _TURN_BYTES: Final = 32 << 20
 _TURN_OPS: Final = 16
+# Each load or store in flight has a file open, and processes often may have no more than 1024.
+_INFLIGHT_OPS_MAX: Final = 256
 # Part of the write budget and of the threads that stores keep beside loads.
 _SHARE_BESIDE_LOADS: Final = 8
 # One thread in so many is kept from stores, which may all hang in a slow file system.
@@ -42,9 +44,10 @@ class JobQueue:
         def chunks(size_bytes: int) -> int:
             return max(1, size_bytes // chunk_size_bytes)
 
+        # Threads, one an op, bound these, too.
         queued = limits.max_queued_store_bytes
-        stores = chunks(limits.max_inflight_write_bytes)
-        self._loads_max = chunks(limits.max_inflight_read_bytes)
+        stores = min(_INFLIGHT_OPS_MAX, chunks(limits.max_inflight_write_bytes))
+        self._loads_max = min(_INFLIGHT_OPS_MAX, chunks(limits.max_inflight_read_bytes))
         self._stores_max = min(stores, n_threads - n_threads // _THREADS_PER_RESERVED)
         # Few, so that a load finds a disk that is nearly idle, and never none, so that stores go on.
         share = min(stores // _SHARE_BESIDE_LOADS, n_threads // _SHARE_BESIDE_LOADS)

@@ -36,6 +36,11 @@ std::string Directory::path_of(const std::string& relative) const {
   return path_.empty() ? relative : path_ + '/' + relative;
 }
 
+void Directory::make_room_for_descriptors(int count) const {
+  // A number beyond the process's limit is refused, and then the table stays as it is.
+  const Fd last(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, count));
+}
+
 bool Directory::restore_if_removed() {
   if (!fd_.valid() || !removed(fd_)) return false;
   const std::lock_guard lock(restoring_);

@@ -26,6 +26,9 @@ class Directory {
 
   // What the *at() calls want.
   [[nodiscard]] int at() const { return fd_.valid() ? fd_.get() : AT_FDCWD; }
+  // Have room for descriptors up to `count` in the process's table. The kernel lets it grow on demand, and
+  // keeps the thread that met its end waiting for some 20 ms then.
+  void make_room_for_descriptors(int count) const;
   // `relative`, which lies in this directory, as users know it.
   [[nodiscard]] std::string path_of(const std::string& relative) const;
 

@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,9 @@ constexpr std::size_t kLookupsPerClaim = 64;
 // gets them and another thread may take the next ones.
 constexpr unsigned kWindowDepth = 32;
 constexpr std::size_t kLoadsPerClaim = 8;
+// Each load or store in flight has a file open, and processes often may have no more than 1024.
+constexpr std::size_t kInflightOpsMax = 256;
+constexpr int kDescriptors = 1000;
 // Stores of smaller chunks cost less CPU time when a plain write moves them, see docs/performance.md.
 constexpr std::size_t kWindowStoreBytesMin = std::size_t{256} << 10;
 // What a job gets before the next one has its turn. Shorter jobs run one after the other, which ends the
@@ -43,10 +48,27 @@ void name_thread(std::thread& thread, std::size_t index) {
 
 const char* step_name(JobKind kind) { return kind == JobKind::kLoad ? "load" : "store"; }
 
-// A thread that wakes up does not push aside the one that runs, which may be the scheduler's.
+// struct sched_attr of Linux, which glibc 2.36 does not declare.
+struct SchedulingAttributes {
+  std::uint32_t size = sizeof(SchedulingAttributes);
+  std::uint32_t policy = SCHED_BATCH;
+  std::uint64_t flags = 0;
+  std::int32_t nice = 0;
+  std::uint32_t priority = 0;
+  std::uint64_t runtime_ns = 0;
+  std::uint64_t deadline_ns = 0;
+  std::uint64_t period_ns = 0;
+};
+
+// Let the calling thread have its fair part of a CPU, and late rather than soon: it does not push aside a
+// thread that runs when it wakes up (SCHED_BATCH), and since Linux 6.12 it is pushed aside by every thread
+// that wakes up and asks for shorter slices, as all do that ask for none. One of those is vLLM's loop.
 void yield_to_others() {
-  const sched_param parameters{};
-  (void)::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &parameters);
+  constexpr std::uint64_t kSliceNs = 100'000'000;
+  SchedulingAttributes attributes;
+  attributes.nice = ::getpriority(PRIO_PROCESS, 0);
+  attributes.runtime_ns = kSliceNs;
+  (void)::syscall(SYS_sched_setattr, 0, &attributes, 0U);
 }
 
 }  // namespace
@@ -54,6 +76,7 @@ void yield_to_others() {
 Status Engine::open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr<Engine>& engine) {
   auto context = std::make_unique<layouts::FilesContext>(options.use_o_direct);
   if (const Status opened = context->directory.open(options.base_path); !opened.ok()) return opened;
+  context->directory.make_room_for_descriptors(kDescriptors);
   Status uring = Status::failure(ECANCELED, "probe");
   if (options.io_engine != IoEngine::kPsync) uring = fs::probe_ring(context->directory, options.use_o_direct);
   if (options.io_engine == IoEngine::kUring && !uring.ok()) return uring;
@@ -95,8 +118,8 @@ QueueLimits Engine::queue_limits() const {
     return static_cast<std::size_t>(std::max<std::uint64_t>(1, bytes / buffer_.chunk_size_bytes));
   };
   QueueLimits limits;
-  limits.loads_in_flight = chunks(options_.max_inflight_read_bytes);
-  limits.stores_in_flight = chunks(options_.max_inflight_write_bytes);
+  limits.loads_in_flight = std::min(kInflightOpsMax, chunks(options_.max_inflight_read_bytes));
+  limits.stores_in_flight = std::min(kInflightOpsMax, chunks(options_.max_inflight_write_bytes));
   limits.stores_beside_loads = std::max<std::size_t>(1, limits.stores_in_flight / kShareBesideLoads);
   limits.storing_threads = options_.n_threads - options_.n_threads / kThreadsPerReserved;
   limits.storing_threads_beside_loads = std::max<std::size_t>(1, options_.n_threads / kShareBesideLoads);
@@ -189,9 +212,9 @@ EngineStats Engine::stats() {
 
 void Engine::run() {
   yield_to_others();
+  // Made when the thread first needs it: most of the time few threads do all the work.
   std::unique_ptr<layouts::FilesWindow> window;
-  if (uring_status_.ok())
-    window = layouts::FilesWindow::create(*context_, kWindowDepth, ring_memory(), &donor_);
+  bool may_have_window = true;
   Done done;
   std::unique_lock lock(mutex_);
   while (true) {
@@ -208,6 +231,10 @@ void Engine::run() {
     lock.unlock();
     if (wake_up) work_available_.notify_one();
     const JobKind kind = claim.job->kind;
+    if (window == nullptr && may_have_window && uses_window(kind)) {
+      window = layouts::FilesWindow::create(*context_, kWindowDepth, ring_memory(), &donor_);
+      may_have_window = window != nullptr;
+    }
     if (window != nullptr && uses_window(kind)) {
       execute_in_window(std::move(claim), *window, done);
     } else {

@@ -21,7 +21,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  it is the user's interpreter that
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from harness.sessions import bootstrap, stamps, sysdeps, vllm_env, wheels  # noqa: E402  needs ROOT
+from harness.sessions import bootstrap, sanitizers, stamps, sysdeps, vllm_env, wheels  # noqa: E402  needs ROOT
 
 NOX_MINIMUM = "2025.5.1"
 if __name__ == "__main__":
@@ -130,6 +130,33 @@ def measure(session: nox.Session, python: str, module: str) -> None:
     )
 
 
+@nox.session(default=False)
+def sanitize(session: nox.Session) -> None:
+    """Test the extension under AddressSanitizer and ThreadSanitizer, each with a build of its own."""
+    sysdeps.ensure("compile", session_python(session))
+    commands = []
+    logs = []
+    for sanitizer in sanitizers.SANITIZERS:
+        python = make_environment(session, Path(f"{session.virtualenv.location}-{sanitizer.name}"))
+        install(session, python, dependency_group("tests"))
+        install_wheel(session, python, pure=False, sanitize=sanitizer.flags)
+        library = session.run(
+            "g++", f"-print-file-name={sanitizer.library}", silent=True, external=True, log=False
+        )
+        logs.append(Path(python).parents[1] / "report")
+        command = pytest(session, python, "-m", "not uninstrumented", *sanitizer.tests)
+        env = {**EXTENSION, **sanitizer.environment(str(library).strip(), logs[-1])}
+        commands.append(([*sanitizers.command_prefix(), *command], env))
+    try:
+        run_all(session, commands)
+    finally:
+        found = [report for log in logs for report in sanitizers.reports(log)]
+        for report in found:
+            session.log("%s", report)
+    if found:
+        session.error(f"the sanitizers made {len(found)} reports, see above")
+
+
 def dependency_group(name: str) -> "list[str]":
     """Return the requirements of a dependency group of pyproject.toml."""
     return list(nox.project.dependency_groups(PYPROJECT, name))
@@ -180,12 +207,12 @@ def install(session: nox.Session, python: str, requirements: "list[str]") -> Non
             stamp.write()
 
 
-def install_wheel(session: nox.Session, python: str, *, pure: bool) -> None:
+def install_wheel(session: nox.Session, python: str, *, pure: bool, sanitize: str = "") -> None:
     """Build this tree's wheel and install it into an environment, each unless it is done already."""
     program = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('purelib'))"
     printed = session.run(python, "-P", "-c", program, silent=True, external=True, log=False)
     version, site_packages = str(printed).strip().split(" ", 1)
-    build = wheels.WheelBuild(ROOT, version, pure)
+    build = wheels.WheelBuild(ROOT, version, pure, sanitize)
     if not build.stamp.is_current():
         shutil.rmtree(build.directory, ignore_errors=True)
         command = [python, "-m", "pip", *build.pip_arguments]

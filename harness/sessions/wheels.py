@@ -22,21 +22,21 @@ class WheelBuild:
         root: The repository's root.
         python_version: "3.12", of the interpreter that builds it.
         pure: Whether it is the pure-Python wheel, which needs no compiler.
+        sanitize: What `-fsanitize=` gets, empty for the wheel as users have it.
     """
 
     root: Path
     python_version: str
     pure: bool
+    sanitize: str = ""
 
     @property
     def directory(self) -> Path:
         """Return the wheel's directory, which holds nothing else."""
-        return (
-            self.root
-            / "build"
-            / "wheels"
-            / ("pure" if self.pure else "cp" + self.python_version.replace(".", ""))
-        )
+        name = "pure" if self.pure else "cp" + self.python_version.replace(".", "")
+        if self.sanitize:
+            name += "-" + self.sanitize.replace(",", "-")
+        return self.root / "build" / "wheels" / name
 
     @property
     def digest(self) -> str:
@@ -60,6 +60,14 @@ class WheelBuild:
         if not self.pure:
             # Our own sessions stop at a warning; a user's newer compiler does not have to.
             arguments += ["--config-settings=cmake.define.KVFS_WERROR=ON"]
+        if self.sanitize:
+            # Line numbers for the reports; a build directory of its own, since CMake remembers options.
+            arguments += [
+                f"--config-settings=build-dir=build/{self.directory.name}",
+                f"--config-settings=cmake.define.KVFS_SANITIZE={self.sanitize}",
+                "--config-settings=cmake.build-type=RelWithDebInfo",
+                "--config-settings=install.strip=false",
+            ]
         return [*arguments, str(self.root)]
 
     @property

@@ -21,6 +21,7 @@ def test_module_is_a_binary_for_this_interpreter() -> None:
     assert ("abi3" in name) == (sys.version_info >= (3, 12))
 
 
+@pytest.mark.uninstrumented
 def test_module_links_no_torch_and_no_libpython() -> None:
     needed = subprocess.run(
         ["readelf", "-d", kvfs_ext.__file__], capture_output=True, text=True, timeout=30, check=True

@@ -50,8 +50,18 @@ def test_wheel_directory_each_kind_has_its_own(tree: Path) -> None:
         WheelBuild(tree, "3.11", False),
         WheelBuild(tree, "3.12", False),
         WheelBuild(tree, "3.11", True),
+        WheelBuild(tree, "3.11", False, "address,undefined"),
     ]
-    assert [build.directory.name for build in builds] == ["cp311", "cp312", "pure"]
+    assert [build.directory.name for build in builds] == ["cp311", "cp312", "pure", "cp311-address-undefined"]
+
+
+def test_wheel_with_a_sanitizer_shares_no_build_directory_with_the_users_one(tree: Path) -> None:
+    plain = WheelBuild(tree, "3.11", False)
+    sanitized = WheelBuild(tree, "3.11", False, "thread")
+    assert not [argument for argument in plain.pip_arguments if "build-dir" in argument]
+    assert "--config-settings=build-dir=build/cp311-thread" in sanitized.pip_arguments
+    assert "--config-settings=cmake.define.KVFS_SANITIZE=thread" in sanitized.pip_arguments
+    assert plain.digest != sanitized.digest
 
 
 def _wheel(build: WheelBuild, tag: str, *members: str) -> WheelBuild:

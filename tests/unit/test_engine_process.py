@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SETUP = """
 import errno, os, resource, sys, time, warnings
 from kvfs import backend
@@ -130,6 +132,7 @@ def test_engine_left_open_at_exit_ends_with_the_process(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.tmp")) == []
 
 
+@pytest.mark.uninstrumented
 def test_engine_with_too_few_threads_to_be_had_raises_oserror_and_holds_nothing(tmp_path: Path) -> None:
     _run(FEW_THREADS, tmp_path)
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from harness import storage
 from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, HarnessError
-from harness.micro import plots, summary
+from harness.micro import gates, plots, summary
 from harness.micro.cases import Case
 from harness.micro.options import DECLARED, Options
 from harness.micro.session import Outcome, Plan, Session, Step
@@ -73,7 +73,8 @@ def _run(console: Console, options: Options) -> int:
     lines = summary.lines_of(session.log.records)
     _show(console, lines, out, f"{mount.filesystem} on {mount.device}, {plan.runs} runs of each arm")
     _show_outcome(console, outcome)
-    return EXIT_FAILED if outcome.failures else EXIT_OK
+    passed = options.smoke or _show_verdicts(console, lines, outcome, out, strict=options.gate)
+    return EXIT_FAILED if outcome.failures or (options.gate and not passed) else EXIT_OK
 
 
 def _measure(console: Console, plan: Plan, directory: Path, out: Path) -> tuple[Session, Outcome]:
@@ -138,6 +139,23 @@ def _show(console: Console, lines: Sequence[Line], out: Path, where: str) -> Non
     pictures = plots.draw_all(lines, out, where)
     for path in [out / "records.jsonl", report, *pictures]:
         console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_verdicts(
+    console: Console, lines: Sequence[Line], outcome: Outcome, out: Path, *, strict: bool
+) -> bool:
+    """Judge what was measured, with `strict` also what was not; return whether all passed."""
+    demands = gates.read()
+    if not strict:
+        demands = gates.only_measured(demands, lines)
+    verdicts = gates.judge(demands, lines, outcome.unproven)
+    grid = gates.grid(verdicts)
+    grid.print(console)
+    with (out / _REPORT_NAME).open("a", encoding="utf-8") as report:
+        report.write(f"\n## {grid.title}\n\n{grid.markdown()}\n")
+    passed = sum(verdict.answer == gates.PASS for verdict in verdicts)
+    console.print(f"{passed} of {len(verdicts)} cases pass their gates", highlight=False)
+    return passed == len(verdicts)
 
 
 def _show_outcome(console: Console, outcome: Outcome) -> None:

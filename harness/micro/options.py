@@ -39,6 +39,7 @@ class Options:
     victim: bool
     syscalls: bool
     leaves: str
+    gate: bool
     smoke: bool
 
     def plan(self) -> Plan:
@@ -155,5 +156,6 @@ DECLARED: Final = (
         show_default=True,
         help="Whether stores find the directories of their chunks.",
     ),
+    click.Option(["--gate"], is_flag=True, help="Fail unless every gate of harness/gates.toml passes."),
     click.Option(["--smoke"], is_flag=True, help="Run everything once, with 1 MiB: does it work?"),
 )

@@ -99,12 +99,14 @@ def _round_trip(root: str, chunks: int, threads: int, *, o_direct: bool) -> list
         engine.submit_load(2, keys, rows)
         load_s = _finish(engine)
         fallbacks = engine.stats()["direct_fallbacks"]
+        io_engine = engine.io_engine
     if memory[:] != expected * chunks:
         raise click.ClickException(f"{root}: the bytes that came back are not those that were stored")
     direct = "off" if not o_direct else "works" if fallbacks == 0 else f"refused for {fallbacks} operations"
     return [
         ("engine", backend.describe()[0]),
         ("chunks", f"{chunks} of {CHUNK_SIZE_BYTES} bytes, all came back unchanged"),
+        ("I/O", io_engine),
         ("O_DIRECT", direct),
         ("store", f"{size / store_s / _BYTES_PER_GB:.2f} GB/s in {store_s * 1e3:.1f} ms"),
         ("load", f"{size / load_s / _BYTES_PER_GB:.2f} GB/s in {load_s * 1e3:.1f} ms"),

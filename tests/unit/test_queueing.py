@@ -172,6 +172,16 @@ def test_stores_in_flight_stay_within_their_budget(
     assert rig.engine.stats()["peak_inflight_read_bytes"] == 0
 
 
+def test_no_more_than_256_files_are_open_for_either_kind(start_rig: StartRig, storage: Path) -> None:
+    rig = start_rig(storage, num_chunks=600, chunk_size_bytes=CHUNK_SIZE_BYTES, threads=(16, 16))
+    keys = _keys(rig, 600)
+    rig.store(keys, list(range(600)))
+    rig.load(keys, list(range(600)))
+    stats = rig.engine.stats()
+    assert CHUNK_SIZE_BYTES <= stats["peak_inflight_read_bytes"] <= 256 * CHUNK_SIZE_BYTES
+    assert CHUNK_SIZE_BYTES <= stats["peak_inflight_write_bytes"] <= 256 * CHUNK_SIZE_BYTES
+
+
 def test_load_behind_a_backlog_of_stores_runs_before_most_of_it(start_rig: StartRig, tmp_path: Path) -> None:
     rig = start_rig(tmp_path, num_chunks=2, chunk_size_bytes=MIB // 2)
     chunk = rig.tier.fill(0, seed=1)

@@ -2,10 +2,10 @@
 
 import statistics
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -108,7 +108,12 @@ class Verdict:
 def read(path: Path = FILE, suite: str = SUITE) -> list[Gate]:
     """Return the gates of a suite."""
     tables = tomllib.loads(path.read_text(encoding="utf-8"))[suite]
-    readers = {"chunk_min": parse_size, "chunk_max": parse_size, "shape": parse_shape, "arms": tuple}
+    readers: dict[str, Callable[..., object]] = {
+        "chunk_min": parse_size,
+        "chunk_max": parse_size,
+        "shape": parse_shape,
+        "arms": tuple,
+    }
     return [
         Gate(**{name: readers[name](value) if name in readers else value for name, value in table.items()})
         for table in tables
@@ -197,7 +202,7 @@ def _noise(op: str, lines: Sequence[Line]) -> float:
 def _interval(values: Sequence[float], base: Sequence[float], percent: float) -> tuple[float, float]:
     """Return the bounds between which the ratio lies in most resamples of what was measured."""
     generator = np.random.default_rng(0)
-    method = "inverted_cdf" if percent != _MEDIAN else "linear"
+    method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if percent != _MEDIAN else "linear"
     quantiles = []
     for series in (values, base):
         drawn = generator.choice(np.asarray(series), (_RESAMPLES, len(series)))

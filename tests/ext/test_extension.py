@@ -118,6 +118,7 @@ def test_engine_threads_give_way_to_others_and_keep_the_nice_value(tmp_path: Pat
     engine = kvfs_ext.Engine(str(tmp_path / "ns"), buffer, 2, 1)
     deadline = time.monotonic() + 30
     policies: list[int] = []
+    tasks: list[Path] = []
     while policies != [os.SCHED_BATCH] * 3:
         assert time.monotonic() < deadline, policies
         tasks = [task for task in Path("/proc/self/task").iterdir() if "kvfs-" in (task / "comm").read_text()]

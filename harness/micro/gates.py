@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -108,7 +108,7 @@ class Verdict:
 def read(path: Path = FILE, suite: str = SUITE) -> list[Gate]:
     """Return the gates of a suite."""
     tables = tomllib.loads(path.read_text(encoding="utf-8"))[suite]
-    readers: dict[str, Callable[..., object]] = {
+    readers: dict[str, Callable[..., Any]] = {
         "chunk_min": parse_size,
         "chunk_max": parse_size,
         "shape": parse_shape,

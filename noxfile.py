@@ -140,12 +140,13 @@ def sanitize(session: nox.Session) -> None:
         python = make_environment(session, Path(f"{session.virtualenv.location}-{sanitizer.name}"))
         install(session, python, dependency_group("tests"))
         install_wheel(session, python, pure=False, sanitize=sanitizer.flags)
-        library = session.run(
-            "g++", f"-print-file-name={sanitizer.library}", silent=True, external=True, log=False
-        )
+        libraries = [
+            str(session.run("g++", f"-print-file-name={name}", silent=True, external=True, log=False)).strip()
+            for name in sanitizer.libraries
+        ]
         logs.append(Path(python).parents[1] / "report")
         command = pytest(session, python, "-m", "not uninstrumented", *sanitizer.tests)
-        env = {**EXTENSION, **sanitizer.environment(str(library).strip(), logs[-1])}
+        env = {**EXTENSION, **sanitizer.environment(libraries, logs[-1])}
         commands.append(([*sanitizers.command_prefix(), *command], env))
     try:
         run_all(session, commands)

@@ -1,6 +1,6 @@
 """Which sanitizers the extension is tested under, and what an interpreter needs to load such a build."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,46 +17,47 @@ class Sanitizer:
     Attributes:
         name: What to call its environment.
         flags: What `-fsanitize=` gets.
-        library: The runtime that has to be loaded before anything else.
-        variable: The runtime's own variable.
-        options: What it gets beside the place of its log.
+        libraries: What has to be loaded before anything else: the runtime, and the C++ library, in which it looks
+            for functions at the start, also of a program in C.
+        variables: The runtime's own variables.
+        options: What they get beside the place of the log.
         tests: What runs under it.
     """
 
     name: str
     flags: str
-    library: str
-    variable: str
+    libraries: tuple[str, ...]
+    variables: tuple[str, ...]
     options: str
     tests: tuple[str, ...]
 
-    def environment(self, library_path: str, log: Path) -> dict[str, str]:
+    def environment(self, library_paths: Sequence[str], log: Path) -> dict[str, str]:
         """Return the variables of a run.
 
         Args:
-            library_path: Where the compiler has `library`.
+            library_paths: Where the compiler has `libraries`.
             log: Reports go to files of this name and the process's id: pytest takes standard error.
         """
-        return {"LD_PRELOAD": library_path, self.variable: f"{self.options}:log_path={log}"}
+        options = f"{self.options}:log_path={log}"
+        return {"LD_PRELOAD": " ".join(library_paths), **dict.fromkeys(self.variables, options)}
 
 
 SANITIZERS: Final = (
     Sanitizer(
         name="address",
         flags="address,undefined",
-        library="libasan.so",
-        variable="ASAN_OPTIONS",
-        # CPython frees little of what it holds when it ends.
-        options="detect_leaks=0",
+        libraries=("libasan.so", "libstdc++.so.6"),
+        variables=("ASAN_OPTIONS", "UBSAN_OPTIONS"),
+        # CPython frees little of what it holds when it ends, and its tests ask for more memory than there is.
+        options="detect_leaks=0:allocator_may_return_null=1:halt_on_error=1:print_stacktrace=1",
         tests=("tests/unit", "tests/ext"),
     ),
     Sanitizer(
         name="thread",
         flags="thread",
-        library="libtsan.so",
-        variable="TSAN_OPTIONS",
-        # One test forks and starts an engine in the child, as a vLLM worker may.
-        options="die_after_fork=0:exitcode=66",
+        libraries=("libtsan.so", "libstdc++.so.6"),
+        variables=("TSAN_OPTIONS",),
+        options="exitcode=66",
         # What has threads of its own; the rest runs on the caller's.
         tests=(
             "tests/unit/test_base_path.py",
@@ -89,5 +90,5 @@ def reports(log: Path) -> Iterator[str]:
     for path in sorted(log.parent.glob(f"{log.name}.*")):
         text = path.read_text(encoding="utf-8", errors="replace")
         path.unlink()
-        if "==ERROR" in text or "WARNING: ThreadSanitizer" in text or "runtime error:" in text:
+        if "Sanitizer:" in text or "runtime error:" in text:
             yield text

@@ -129,6 +129,7 @@ def test_engine_threads_give_way_to_others_and_keep_the_nice_value(tmp_path: Pat
     engine.close()
 
 
+@pytest.mark.uninstrumented
 def test_engine_after_fork_refuses_and_its_child_ends(tmp_path: Path) -> None:
     # A child has a copy of the engine and none of its threads: waiting for them would never end.
     program = f"""

@@ -25,7 +25,7 @@ SOUND = "int main() {}"
 
 
 def _run(sanitizer: Sanitizer, source: str, directory: Path) -> tuple[int, list[str]]:
-    """Run a shared object's code in an interpreter-like way: the runtime comes from LD_PRELOAD."""
+    """Build a program with a sanitizer and run it as the tests are run; return its status and the reports."""
     code, program, log = directory / "code.cpp", directory / "program", directory / "report"
     code.write_text(source)
     subprocess.run(
@@ -33,16 +33,15 @@ def _run(sanitizer: Sanitizer, source: str, directory: Path) -> tuple[int, list[
         check=True,
         timeout=60,
     )
-    library = subprocess.run(
-        ["g++", f"-print-file-name={sanitizer.library}"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    ).stdout.strip()
+    libraries = [
+        subprocess.run(
+            ["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True, timeout=30
+        ).stdout.strip()
+        for name in sanitizer.libraries
+    ]
     done = subprocess.run(
         [*command_prefix(), program],
-        env={**os.environ, **sanitizer.environment(library, log)},
+        env={**os.environ, **sanitizer.environment(libraries, log)},
         check=False,
         timeout=60,
     )

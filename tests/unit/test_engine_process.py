@@ -123,6 +123,7 @@ def _run(script: str, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.uninstrumented
 def test_engine_in_a_forked_child_raises_and_the_parents_goes_on(tmp_path: Path) -> None:
     _run(FORKED, tmp_path)
 

@@ -17,7 +17,7 @@ class Sanitizer:
     Attributes:
         name: What to call its environment.
         flags: What `-fsanitize=` gets.
-        libraries: What has to be loaded before anything else: the runtime, and the C++ library, where it looks
+        libraries: What has to be loaded before anything else: the runtime and the C++ library, where it looks
             for functions at the start of any program.
         variables: The runtime's own variables.
         options: What they get beside the place of the log.

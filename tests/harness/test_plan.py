@@ -68,8 +68,6 @@ def test_arms_of_a_group_take_turns_and_each_is_first_once() -> None:
     assert [step.asked.task for step in steps if step.asked] == [
         "niah_single_1",
         "niah_single_1",
-        "ruler_vt",
-        "ruler_vt",
     ]
 
 

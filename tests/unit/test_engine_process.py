@@ -107,10 +107,11 @@ for count in (1, 2, 100, 10_000):
         pass
 assert engine.drain(30)
 engine.close()
+print("survived")
 """
 
 
-def _run(script: str, tmp_path: Path) -> None:
+def _run(script: str, tmp_path: Path) -> str:
     base = tmp_path / "namespace"
     result = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", SETUP + script, str(base)],
@@ -121,6 +122,7 @@ def _run(script: str, tmp_path: Path) -> None:
         timeout=60,
     )
     assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.mark.uninstrumented
@@ -139,4 +141,4 @@ def test_engine_with_too_few_threads_to_be_had_raises_oserror_and_holds_nothing(
 
 
 def test_list_that_shrinks_while_it_is_read_crashes_nothing(tmp_path: Path) -> None:
-    _run(SHRINKING_LIST, tmp_path)
+    assert _run(SHRINKING_LIST, tmp_path) == "survived\n"

@@ -37,6 +37,4 @@ Status link_file(const Fd& file, int at, const std::string& path, Publish how) {
   return linked == 0 ? Status::success() : Status::from_errno("link");
 }
 
-const char* name_of(Publish how) { return how == Publish::kRename ? "rename" : "link"; }
-
 }  // namespace kvfs::fs

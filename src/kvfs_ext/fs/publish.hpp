@@ -22,6 +22,4 @@ enum class Publish : std::uint8_t { kRename, kLinkDescriptor, kLinkProc };
 // Give the nameless file `path`, which is relative to `at`. EEXIST when that is taken.
 Status link_file(const Fd& file, int at, const std::string& path, Publish how);
 
-[[nodiscard]] const char* name_of(Publish how);
-
 }  // namespace kvfs::fs

@@ -89,7 +89,6 @@ class Engine {
   // What the probe said: success is io_uring, a failure why it is not used; ECANCELED where psync was asked
   // for.
   [[nodiscard]] const Status& uring_status() const { return uring_status_; }
-  [[nodiscard]] fs::Publish publish() const { return context_->publish; }
 
   // False in a forked child, which has a copy of this object and none of its threads. There no other
   // method may be called and the object must be leaked: destroying what threads wait on never returns.

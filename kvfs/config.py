@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 from collections.abc import Mapping
 from typing import Final
 
 N_THREADS_MAX: Final = 1024
 IO_ENGINES: Final = ("auto", "uring", "psync")
+INDEX_MODES: Final = ("auto", "owner", "shared")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class TierConfig:
         max_queued_store_bytes: Stores that may wait for the disk; what comes on top is shed and
             counted. None is half the primary tier: a store that waits keeps its chunk there from being
             replaced.
+        index_mode: Whether others store in the same namespace: "shared" if so, "owner" if not (refused while
+            somebody does), "auto" for what a lock says on a local disk and "shared" elsewhere. vLLM's own
+            `fs` tier takes no lock: beside one it has to be "shared".
+        negative_ttl_s: How long, in seconds, a shared tier believes that a chunk is absent.
 
     Raises:
         TypeError: An option of the wrong type.
@@ -46,15 +52,12 @@ class TierConfig:
     max_inflight_read_bytes: int = 64 << 20
     max_inflight_write_bytes: int = 16 << 20
     max_queued_store_bytes: int | None = None
+    index_mode: str = "auto"
+    negative_ttl_s: float = 1.0
 
     def __post_init__(self) -> None:
         """Check each option."""
-        if not isinstance(self.root_dir, str | os.PathLike):
-            raise TypeError(_wrong("root_dir", "a path", self.root_dir))
-        root_dir = os.fspath(self.root_dir)
-        if not root_dir or "\0" in root_dir:
-            raise ValueError(_wrong("root_dir", "the path of a directory, without null characters", root_dir))
-        object.__setattr__(self, "root_dir", root_dir)
+        self._check_root_dir()
         for name in ("n_read_threads", "n_write_threads"):
             self._check_number(name, "an integer", N_THREADS_MAX)
         for name in ("max_inflight_read_bytes", "max_inflight_write_bytes", "max_queued_store_bytes"):
@@ -65,8 +68,18 @@ class TierConfig:
                 raise TypeError(_wrong(name, "true or false", getattr(self, name)))
         if self.locality is not None and not isinstance(self.locality, str):
             raise TypeError(_wrong("locality", "a string or null", self.locality))
-        if self.io_engine not in IO_ENGINES:
-            raise ValueError(_wrong("io_engine", f"one of {', '.join(IO_ENGINES)}", self.io_engine))
+        for name, choices in (("io_engine", IO_ENGINES), ("index_mode", INDEX_MODES)):
+            if getattr(self, name) not in choices:
+                raise ValueError(_wrong(name, f"one of {', '.join(choices)}", getattr(self, name)))
+        self._check_seconds("negative_ttl_s")
+
+    def _check_root_dir(self) -> None:
+        if not isinstance(self.root_dir, str | os.PathLike):
+            raise TypeError(_wrong("root_dir", "a path", self.root_dir))
+        root_dir = os.fspath(self.root_dir)
+        if not root_dir or "\0" in root_dir:
+            raise ValueError(_wrong("root_dir", "the path of a directory, without null characters", root_dir))
+        object.__setattr__(self, "root_dir", root_dir)
 
     def _check_number(self, name: str, what: str, most: int | None = None) -> None:
         number = getattr(self, name)
@@ -74,6 +87,13 @@ class TierConfig:
             raise TypeError(_wrong(name, what, number))
         if number < 1 or (most is not None and number > most):
             raise ValueError(_wrong(name, f"between 1 and {most}" if most else "at least 1", number))
+
+    def _check_seconds(self, name: str) -> None:
+        seconds = getattr(self, name)
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+            raise TypeError(_wrong(name, "a number of seconds", seconds))
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(_wrong(name, "a finite number of seconds from 0", seconds))
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> TierConfig:

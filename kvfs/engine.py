@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Self
 
-from kvfs import backend
+from kvfs import backend, filesystems
 from kvfs.config import TierConfig
 from kvfs.jobs import SHED, CompletionLike
 from kvfs.paths import Namespace
@@ -39,7 +39,8 @@ class ChunkEngine:
             config: Thread counts, limits, how to do I/O.
 
         Raises:
-            OSError: The namespace cannot be written, or there is no room for the threads.
+            OSError: The namespace cannot be written, there is no room for the threads, or it is in use
+                (EBUSY, with `index_mode` "owner").
             ValueError: The buffer has another shape, or the namespace belongs to another configuration.
         """
         namespace.write_config()
@@ -51,6 +52,9 @@ class ChunkEngine:
         self._max_queued_store_bytes = queued
         self._warned_direct = False
         self._warned_shed = False
+        index_mode = config.index_mode
+        if index_mode == "auto" and not filesystems.is_local(namespace.base_path):
+            index_mode = "shared"
         self._native = backend.load().Engine(
             namespace.base_path,
             buffer,
@@ -61,13 +65,20 @@ class ChunkEngine:
             config.max_inflight_read_bytes,
             config.max_inflight_write_bytes,
             queued,
+            index_mode,
+            config.negative_ttl_s,
         )
+        # No wrapper: vLLM asks key by key on its scheduler's thread.
+        self.lookup: Callable[[bytes], int] = self._native.lookup
+        """`MISS`, `HIT`, `RETRY` or `EXPIRED` for a key, from memory; `kvfs.jobs.EngineLike.lookup`."""
+        self._alone = bool(self._native.stats()["owner"])
         _logger.info(
-            "kvfs serves %s through %s (%s) with %d threads",
+            "kvfs serves %s through %s (%s) with %d threads, %s",
             namespace.base_path,
             self._native.io_engine,
             self._native.io_engine_reason,
             config.n_read_threads + config.n_write_threads,
+            "as its only writer" if self._alone else "beside other writers",
         )
 
     def submit_store(self, job_id: int, keys: Collection[bytes], chunk_ids: Sequence[int]) -> None:
@@ -92,11 +103,27 @@ class ChunkEngine:
         """Enqueue the question which of `keys` are on disk; errors as in `submit_store`."""
         self._native.submit_lookup(job_id, *_packed(keys))
 
+    def lookup_prefix(self, keys: Collection[bytes]) -> int:
+        """Count the keys that are hits, up to the first that is none; errors as in `submit_store`."""
+        return self._native.lookup_prefix(*_packed(keys))
+
+    def probe(self, key: bytes) -> None:
+        """Ask the disk about a key, unless that is being done; `submit_probes` sends the question off."""
+        self._native.probe(key)
+
+    def submit_probes(self) -> None:
+        """Hand the questions that were collected to the threads."""
+        self._native.submit_probes()
+
+    def touch(self, keys: Collection[bytes]) -> None:
+        """Note that keys were used now, where they are present; errors as in `submit_store`."""
+        self._native.touch(*_packed(keys))
+
     def poll(self) -> Sequence[CompletionLike]:
         """Take the jobs that ended since the last call, each exactly once."""
         completions = self._native.poll()
-        if completions and not self._warned_direct:
-            self._warn_if_buffered()
+        if completions:
+            self._warn_of_changes()
         if not self._warned_shed and any(
             each.kind == "store" and SHED in each.outcomes for each in completions
         ):
@@ -136,15 +163,24 @@ class ChunkEngine:
         """Close the engine."""
         self.close()
 
-    def _warn_if_buffered(self) -> None:
-        if self._native.stats()["direct_fallbacks"] == 0:
+    def _warn_of_changes(self) -> None:
+        if self._warned_direct and not self._alone:
             return
-        self._warned_direct = True
-        _logger.warning(
-            "O_DIRECT was refused at %s or does not fit the chunk size; kvfs goes on through the page cache. "
-            "Set use_o_direct to false to silence this.",
-            self.namespace.base_path,
-        )
+        stats = self._native.stats()
+        if stats["direct_fallbacks"] and not self._warned_direct:
+            self._warned_direct = True
+            _logger.warning(
+                "O_DIRECT was refused at %s or does not fit the chunk size; kvfs goes on through the page "
+                "cache. Set use_o_direct to false to silence this.",
+                self.namespace.base_path,
+            )
+        if self._alone and not stats["owner"]:
+            self._alone = False
+            _logger.warning(
+                "%s has other writers by now; what kvfs does not know there it asks the disk from now on. "
+                "Set index_mode to 'shared' to do so from the start.",
+                self.namespace.base_path,
+            )
 
 
 def _packed(keys: Collection[bytes]) -> tuple[bytes, int]:

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 SUCCESS: Final = 0
 SHED: Final = errno.EAGAIN
 
+# What an engine knows of a key at once; docs/lookup.md explains them.
+MISS: Final = 0
+HIT: Final = 1
+RETRY: Final = 2
+EXPIRED: Final = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -108,6 +114,26 @@ class EngineLike(Protocol):
     def submit_lookup(self, job_id: int, keys: bytes, key_size_bytes: int) -> None:
         """Accept a job that looks keys up; as `submit_store`."""
 
+    def lookup(self, key: bytes) -> int:
+        """Return what is known of a key: `MISS`, `HIT`, `RETRY` or `EXPIRED`. Never touches the disk.
+
+        Raises:
+            TypeError: No bytes.
+            ValueError: A key of less than 5 or more than 255 bytes.
+        """
+
+    def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:
+        """Count the packed keys that are hits, up to the first that is none; errors as in `submit_store`."""
+
+    def probe(self, key: bytes) -> None:
+        """Ask the disk about a key, unless that is being done. Does not block; errors as in `lookup`."""
+
+    def submit_probes(self) -> None:
+        """Hand the questions that were collected to the threads. Does not block."""
+
+    def touch(self, keys: bytes, key_size_bytes: int) -> None:
+        """Note that the packed keys were used now, where they are present; errors as in `submit_store`."""
+
     def poll(self) -> Sequence[CompletionLike]:
         """Return the jobs that finished since the last call, each exactly once. Does not block."""
 
@@ -143,6 +169,8 @@ class EngineFactory(Protocol):
         max_inflight_read_bytes: int = 64 << 20,
         max_inflight_write_bytes: int = 16 << 20,
         max_queued_store_bytes: int | None = None,
+        index_mode: str = "auto",
+        negative_ttl_s: float = 1.0,
     ) -> EngineLike:
         """Start an engine on the namespace `base_path`.
 
@@ -157,11 +185,14 @@ class EngineFactory(Protocol):
             max_inflight_read_bytes: Loads that may be in flight at once, at least one chunk.
             max_inflight_write_bytes: The same for stores; an eighth of it while loads wait or run.
             max_queued_store_bytes: Stores that may wait; what comes on top is shed. None sheds nothing.
+            index_mode: "owner", "shared", or "auto": the owner if nobody else uses the namespace.
+            negative_ttl_s: How long a shared engine believes that a chunk is absent.
 
         Raises:
             TypeError: An argument of the wrong type.
             ValueError: An argument with a wrong value.
-            OSError: The directory cannot be made, "uring" does not work here, too few threads.
+            OSError: The directory cannot be made, "uring" does not work here, too few threads, or somebody
+                else uses the namespace and "owner" was asked for (EBUSY).
         """
 
 

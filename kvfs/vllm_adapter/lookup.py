@@ -1,83 +1,65 @@
-"""Verdicts on keys: asked in one step, answered off the scheduler's thread, kept for a request's life."""
+"""What is noted of a request's lookups, where the engine's answer alone is not enough."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 
-from kvfs.jobs import SUCCESS
-
-
-class _Probe:
-    """One question to the disk. An answer belongs to this object, never to a later one of the same key."""
-
-    __slots__ = ("present", "request_ids")
-
-    def __init__(self) -> None:
-        self.present: bool | None = None
-        self.request_ids: set[str] = set()
+from kvfs.jobs import EXPIRED, HIT, MISS, RETRY
 
 
-class LookupTable:
-    """What is known of the keys that live requests ask for.
+class LookupNotes:
+    """Keys that live requests wait for, and keys whose load failed for them.
 
-    Not thread-safe: vLLM calls a tier under its manager's lock. Requests that ask for one key share a
-    probe; when the last of them ends, the verdict goes, so that a later request asks the disk again.
+    False while there is nothing: then the engine's HIT and MISS are the answer. Not thread-safe: vLLM calls
+    a tier under its manager's lock.
     """
 
-    def __init__(self) -> None:
-        """Start with nothing known."""
-        self._probes: dict[bytes, _Probe] = {}
-        self._keys_by_request: dict[str, set[bytes]] = {}
-        self._unsent: list[tuple[bytes, _Probe]] = []
-        self._in_flight: dict[int, list[_Probe]] = {}
-        self._next_batch_id = 0
+    def __init__(self, probe: Callable[[bytes], None]) -> None:
+        """Start with nothing noted.
 
-    def ask(self, key: bytes, request_id: str) -> bool | None:
-        """Return whether the chunk is on disk, or None while that is unknown."""
-        probe = self._probes.get(key)
-        if probe is None:
-            probe = self._probes[key] = _Probe()
-            self._unsent.append((key, probe))
-        if request_id not in probe.request_ids:
-            probe.request_ids.add(request_id)
-            self._keys_by_request.setdefault(request_id, set()).add(key)
-        return probe.present
-
-    def take_batch(self) -> tuple[int, list[bytes]] | None:
-        """Return an id and the keys that were asked for and not sent yet, None if there are none."""
-        batch = [(key, probe) for key, probe in self._unsent if probe.request_ids]
-        self._unsent.clear()
-        if not batch:
-            return None
-        batch_id = self._next_batch_id
-        self._next_batch_id += 1
-        self._in_flight[batch_id] = [probe for _, probe in batch]
-        return batch_id, [key for key, _ in batch]
-
-    def answer(self, batch_id: int, outcomes: Sequence[int]) -> None:
-        """Take the answers to a batch, one errno a key."""
-        for probe, outcome in zip(self._in_flight.pop(batch_id), outcomes, strict=True):
-            probe.present = outcome == SUCCESS
-
-    def deny(self, keys: Collection[bytes]) -> None:
-        """Turn the verdicts on keys whose load failed into a miss, so that vLLM computes them.
-
-        Without this the same request would be sent to the same bad chunk again and again (vLLM#49176).
+        Args:
+            probe: Asks the disk about a key.
         """
-        for key in keys:
-            probe = self._probes.get(key)
-            if probe is not None and probe.present is not None:
-                probe.present = False
+        self._probe = probe
+        self._waiting: dict[str, set[bytes]] = {}
+        self._denied: dict[str, set[bytes]] = {}
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to look at."""
+        return bool(self._waiting or self._denied)
+
+    def resolve(self, key: bytes, request_id: str, verdict: int) -> int:
+        """Return the answer to a request: `HIT`, `MISS`, or `RETRY` while the disk is asked.
+
+        Args:
+            key: What the request asks for.
+            request_id: The request.
+            verdict: What the engine says.
+        """
+        if key in self._denied.get(request_id, ()):
+            return MISS
+        waiting = self._waiting.get(request_id)
+        if waiting is not None and key in waiting and verdict != RETRY:
+            # Its question has been answered. If a step took longer than the time to live, the answer counts
+            # all the same: otherwise it would be asked again in every step, for ever.
+            waiting.remove(key)
+            if not waiting:
+                del self._waiting[request_id]
+            return MISS if verdict == EXPIRED else verdict
+        if verdict in (HIT, MISS):
+            return verdict
+        self._probe(key)
+        self._waiting.setdefault(request_id, set()).add(key)
+        return RETRY
+
+    def deny(self, keys: Collection[bytes], request_id: str) -> None:
+        """Make keys whose load failed a miss for a request as long as it lives.
+
+        Without this it could be sent to the same bad chunk again and again (vLLM#49176).
+        """
+        self._denied.setdefault(request_id, set()).update(keys)
 
     def forget(self, request_id: str) -> None:
-        """Drop what only this request asked for."""
-        for key in self._keys_by_request.pop(request_id, ()):
-            probe = self._probes[key]
-            probe.request_ids.discard(request_id)
-            if not probe.request_ids:
-                del self._probes[key]
-
-    @property
-    def waiting(self) -> bool:
-        """Whether answers are still to come."""
-        return bool(self._in_flight)
+        """Drop what was noted of a request."""
+        self._waiting.pop(request_id, None)
+        self._denied.pop(request_id, None)

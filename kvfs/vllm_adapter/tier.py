@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from typing_extensions import override
 from vllm.v1.kv_offload.base import (
@@ -21,15 +21,17 @@ from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManag
 
 from kvfs.config import TierConfig
 from kvfs.engine import ChunkEngine
-from kvfs.jobs import SUCCESS
+from kvfs.jobs import RETRY, SUCCESS, CompletionLike
 from kvfs.vllm_adapter import translate
-from kvfs.vllm_adapter.lookup import LookupTable
+from kvfs.vllm_adapter.lookup import LookupNotes
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import OffloadingSpec
     from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
 
 _logger = logging.getLogger("kvfs")
+# By the engine's numbers: MISS, HIT, RETRY.
+_ANSWERS: Final = (LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY)
 
 
 class KvfsSecondaryTierManager(SecondaryTierManager):
@@ -70,11 +72,12 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         self._emits_events = config.enable_kv_events and _events_enabled(offloading_spec, tier_type)
         self._events: list[OffloadingEvent] = []
         self._keys_by_job: dict[JobId, Sequence[OffloadKey]] = {}
-        self._results: list[JobResult] = []
-        self._lookups = LookupTable()
-        self._answers_due = False
+        # Of the loads under way whose request lives.
+        self._request_by_load: dict[JobId, str] = {}
         namespace = translate.namespace_of(config.root_dir, offloading_spec)
         self._engine = ChunkEngine(namespace, primary_kv_view, config)
+        self._look_up = self._engine.lookup
+        self._notes = LookupNotes(self._engine.probe)
 
     @override
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
@@ -82,26 +85,27 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
 
     @override
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        if self._answers_due:
-            self._answers_due = False
-            self._collect()
-        present = self._lookups.ask(key, req_context.req_id)
-        if present is None:
-            return LookupResult.RETRY
-        return LookupResult.HIT if present else LookupResult.MISS
+        """Answer from memory; only a key of which nothing is known costs a step. See docs/lookup.md."""
+        verdict = self._look_up(key)
+        if verdict >= RETRY or self._notes:
+            verdict = self._notes.resolve(key, req_context.req_id, verdict)
+        return _ANSWERS[verdict]
+
+    @override
+    def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        self._engine.touch(keys)
 
     @override
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
-        """Send the step's questions to the disk as one job."""
-        batch = self._lookups.take_batch()
-        if batch is not None:
-            self._engine.submit_lookup(*batch)
-        # One look a step is enough: the answers come while the model runs.
-        self._answers_due = self._lookups.waiting
+        """Send the step's questions to the disk; the answers come while the model runs."""
+        self._engine.submit_probes()
 
     @override
     def on_request_finished(self, req_context: ReqContext) -> None:
-        self._lookups.forget(req_context.req_id)
+        request_id = req_context.req_id
+        self._notes.forget(request_id)
+        for job_id in [job_id for job_id, owner in self._request_by_load.items() if owner == request_id]:
+            del self._request_by_load[job_id]
 
     @override
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -111,13 +115,12 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
     @override
     def submit_load(self, job_metadata: TransferJob) -> None:
         keys = self._remember(job_metadata)
+        self._request_by_load[job_metadata.job_id] = job_metadata.req_context.req_id
         self._engine.submit_load(job_metadata.job_id, keys, job_metadata.chunk_ids.tolist())
 
     @override
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        self._collect()
-        results, self._results = self._results, []
-        return results
+        return [self._conclude(completion) for completion in self._engine.poll()]
 
     @override
     def take_events(self) -> Iterable[OffloadingEvent]:
@@ -138,30 +141,21 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         self._keys_by_job[job.job_id] = keys
         return keys
 
-    def _collect(self) -> None:
-        """Take what the engine has finished and sort it: verdicts here, results for vLLM there."""
-        for completion in self._engine.poll():
-            if completion.kind == "lookup":
-                self._lookups.answer(completion.job_id, completion.outcomes)
-                continue
-            keys = self._keys_by_job.pop(completion.job_id)
-            result = translate.job_result(completion, keys)
-            self._results.append(result)
-            if completion.kind == "load":
-                if not result.success:
-                    failed = [
-                        key for key, code in zip(keys, completion.outcomes, strict=True) if code != SUCCESS
-                    ]
-                    self._lookups.deny(failed)
-            elif result.success and self._emits_events:
-                # What was shed is not there.
-                stored = [key for key, code in zip(keys, completion.outcomes, strict=True) if code == SUCCESS]
-                if stored:
-                    self._events.append(
-                        OffloadingEvent(
-                            keys=stored, medium=self.medium, removed=False, locality=self.locality
-                        )
-                    )
+    def _conclude(self, completion: CompletionLike) -> JobResult:
+        """Return the result of a job that has ended, and note what follows from it."""
+        keys = self._keys_by_job.pop(completion.job_id)
+        request_id = self._request_by_load.pop(completion.job_id, None)
+        result = translate.job_result(completion, keys)
+        done = [key for key, code in zip(keys, completion.outcomes, strict=True) if code == SUCCESS]
+        if completion.kind == "load":
+            if not result.success and request_id is not None:
+                self._notes.deny(set(keys) - set(done), request_id)
+        elif result.success and self._emits_events and done:
+            # What was shed is not there.
+            self._events.append(
+                OffloadingEvent(keys=done, medium=self.medium, removed=False, locality=self.locality)
+            )
+        return result
 
 
 def _locality(name: str | None) -> Locality | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from vllm.v1.kv_offload.base import Medium, OffloadKey, ReqContext, ScheduleEndContext
-from vllm_parts import CHUNK_BYTES, WAIT_S, keys_of, make_spec
+from vllm_parts import CHUNK_BYTES, WAIT_S, keys_of, make_spec, wait_for_scan
 
 
 class Scheduler:
@@ -107,14 +107,28 @@ def test_damaged_chunk_is_a_miss_and_the_request_does_not_loop(start: Callable[.
 
     second = start()
     context = second.request("b")
-    # Hit by size, then gone when it is loaded.
-    tier = second.manager.secondary_tiers[0]
-    for key in keys:
-        assert tier.lookup(key, context).name == "RETRY"
-    second.step()
-    tier.drain_jobs()
+    # Known to be there, then gone when it is loaded.
+    wait_for_scan(second.manager.secondary_tiers[0])
     Path(namespace.chunk_path(keys[2])).unlink()
     assert [second.verdict(key, context) for key in keys] == ["HIT", "HIT", "MISS"]
+
+
+def test_request_is_promoted_without_a_step_of_retry(start: Callable[..., Scheduler]) -> None:
+    keys = keys_of(4)
+    first = start()
+    first.store(keys, first.request("a"), fill=1)
+    first.close()
+    second = start()
+    wait_for_scan(second.manager.secondary_tiers[0])
+    context = second.request("b")
+    with second.lock:
+        # The first question starts the promotion, and the end of this very step submits it.
+        assert [second.manager.lookup(key, context).name for key in keys] == ["HIT_PENDING"] * 4
+        assert second.manager.lookup(keys_of(1, first=9)[0], context).name == "MISS"
+    second.step()
+    second.settle()
+    with second.lock:
+        assert [second.manager.lookup(key, context).name for key in keys] == ["HIT"] * 4
 
 
 def test_events_arrive_through_the_manager(start: Callable[..., Scheduler]) -> None:

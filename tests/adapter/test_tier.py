@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vllm.v1.kv_offload.base import Locality, Medium, ReqContext
+from vllm.v1.kv_offload.base import Locality, Medium
 from vllm_parts import CHUNK_BYTES, NUM_CHUNKS, Tier, keys_of
 
 MakeTier = Callable[..., Tier]
@@ -67,34 +67,6 @@ def test_good_load_leaves_file(tier: Tier) -> None:
     assert tier.path(key).stat().st_size == CHUNK_BYTES
 
 
-def test_first_question_is_retry_then_hit_or_miss(tier: Tier) -> None:
-    stored, absent = keys_of(2)
-    tier.store([stored], [0])
-    assert tier.verdict(stored) == "HIT"
-    assert tier.verdict(absent) == "MISS"
-
-
-def test_truncated_file_is_removed_and_missed_until_next_request_asks_disk(tier: Tier) -> None:
-    (key,) = keys_of(1)
-    tier.store([key], [0])
-    assert tier.verdict(key) == "HIT"
-    os.truncate(tier.path(key), CHUNK_BYTES // 2)
-    assert not tier.load([key], [1]).success
-    assert not tier.path(key).exists()
-    # The same request is not sent back to the disk: even a chunk stored since stays a miss for it.
-    tier.store([key], [0])
-    assert tier.verdict(key) == "MISS"
-    tier.finish()
-    assert tier.verdict(key, "another") == "HIT"
-
-
-def test_truncated_file_before_first_question_is_a_miss(tier: Tier) -> None:
-    (key,) = keys_of(1)
-    tier.store([key], [0])
-    os.truncate(tier.path(key), 100)
-    assert tier.verdict(key) == "MISS"
-
-
 def test_load_through_link_loop_fails_and_leaves_it(tier: Tier) -> None:
     (key,) = keys_of(1)
     path = tier.path(key)
@@ -117,40 +89,6 @@ def test_load_with_one_damaged_chunk_keeps_all_others(tier: Tier, bad: int) -> N
     assert [tier.verdict(key) for key in keys] == ["MISS" if i == bad else "HIT" for i in range(3)]
     for i in good:
         assert np.array_equal(tier.rows[3 + i], tier.rows[i])
-
-
-def test_requests_that_ask_for_one_key_share_its_verdict_until_the_last_ends(tier: Tier) -> None:
-    (key,) = keys_of(1)
-    assert tier.verdict(key, "a") == "MISS"
-    assert tier.verdict(key, "b") == "MISS"
-    tier.store([key], [0])
-    tier.finish("a")
-    assert tier.verdict(key, "b") == "MISS"
-    tier.finish("b")
-    assert tier.verdict(key, "c") == "HIT"
-    tier.finish("c")
-    assert not tier.manager._lookups._probes
-    assert not tier.manager._lookups._keys_by_request
-
-
-def test_late_answer_to_an_old_question_does_not_override_the_new_one(tier: Tier) -> None:
-    # Asked while absent and ended before the answer; the next request's question came after the store.
-    (key,) = keys_of(1)
-    assert tier.manager.lookup(key, _context("old")).name == "RETRY"
-    tier.step()
-    tier.finish("old")
-    tier.manager.drain_jobs()
-    tier.store([key], [0])
-    assert tier.verdict(key, "new") == "HIT"
-
-
-def test_request_that_ends_before_its_question_was_sent_leaves_nothing(tier: Tier) -> None:
-    (key,) = keys_of(1)
-    assert tier.manager.lookup(key, _context("short")).name == "RETRY"
-    tier.finish("short")
-    tier.step()
-    assert tier.manager._engine.stats()["inflight_jobs"] == 0
-    assert not tier.manager._lookups.waiting
 
 
 def test_store_of_chunk_that_is_there_succeeds_with_zero_bytes(tier: Tier) -> None:
@@ -297,10 +235,6 @@ def test_no_python_thread_runs_when_extension_is_active(make_tier: MakeTier) -> 
     make_tier()
     names = [thread.name for thread in threading.enumerate() if thread.name.startswith("kvfs")]
     assert bool(names) == (backend.describe()[0] == "fallback")
-
-
-def _context(request_id: str) -> ReqContext:
-    return ReqContext(req_id=request_id)
 
 
 def _threads() -> int:

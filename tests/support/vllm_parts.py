@@ -166,6 +166,14 @@ class Tier:
         self.manager.on_request_finished(ReqContext(req_id=request_id))
 
 
+def wait_for_scan(tier: SecondaryTierManager) -> None:
+    """Wait until a kvfs tier has seen every chunk that is there."""
+    deadline = time.monotonic() + WAIT_S
+    while not tier._engine.stats()["scan_complete"]:
+        assert time.monotonic() < deadline, "the scan did not end in time"
+        time.sleep(0.001)
+
+
 def keys_of(count: int, *, first: int = 0, hash_bytes: int = 32, group: int = 0) -> list[OffloadKey]:
     """Make keys whose hashes differ in their first bytes."""
     return [

@@ -37,7 +37,10 @@ Kind kind_of(mode_t mode) {
 }
 
 void fill(const struct stat& from, Entry& entry) {
-  entry = {kind_of(from.st_mode), static_cast<std::uint64_t>(from.st_size), from.st_dev, from.st_ino};
+  const auto modified_ns = static_cast<std::uint64_t>(from.st_mtim.tv_sec) * 1'000'000'000U +
+                           static_cast<std::uint64_t>(from.st_mtim.tv_nsec);
+  entry = {kind_of(from.st_mode), static_cast<std::uint64_t>(from.st_size), from.st_dev, from.st_ino,
+           modified_ns};
 }
 
 }  // namespace

@@ -53,6 +53,7 @@ struct Entry {
   std::uint64_t size_bytes = 0;
   dev_t device = 0;
   ino_t inode = 0;
+  std::uint64_t modified_ns = 0;
 };
 
 // Blocking, any thread. ENOENT is no failure here: the entry is kAbsent.

@@ -1,12 +1,6 @@
 // The engine's threads.
 #include "jobs/engine.hpp"
 
-#include <pthread.h>
-#include <sched.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <numeric>
@@ -15,6 +9,7 @@
 
 #include "fs/publish.hpp"
 #include "fs/ring_probe.hpp"
+#include "jobs/threads.hpp"
 
 namespace kvfs::jobs {
 
@@ -40,36 +35,7 @@ constexpr std::size_t kShareBesideLoads = 8;
 // One thread in so many is kept from stores, which may all hang in a slow file system.
 constexpr std::size_t kThreadsPerReserved = 4;
 
-void name_thread(std::thread& thread, std::size_t index) {
-  // The kernel keeps 15 characters.
-  const std::string name = "kvfs-io-" + std::to_string(index);
-  (void)::pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
-}
-
 const char* step_name(JobKind kind) { return kind == JobKind::kLoad ? "load" : "store"; }
-
-// struct sched_attr of Linux, which glibc 2.36 does not declare.
-struct SchedulingAttributes {
-  std::uint32_t size = sizeof(SchedulingAttributes);
-  std::uint32_t policy = SCHED_BATCH;
-  std::uint64_t flags = 0;
-  std::int32_t nice = 0;
-  std::uint32_t priority = 0;
-  std::uint64_t runtime_ns = 0;
-  std::uint64_t deadline_ns = 0;
-  std::uint64_t period_ns = 0;
-};
-
-// Let the calling thread have its fair part of a CPU, and late rather than soon: it does not push aside a
-// thread that runs when it wakes up (SCHED_BATCH), and since Linux 6.12 it is pushed aside by every thread
-// that wakes up and asks for shorter slices, as all do that ask for none. One of those is vLLM's loop.
-void yield_to_others() {
-  constexpr std::uint64_t kSliceNs = 100'000'000;
-  SchedulingAttributes attributes;
-  attributes.nice = ::getpriority(PRIO_PROCESS, 0);
-  attributes.runtime_ns = kSliceNs;
-  (void)::syscall(SYS_sched_setattr, 0, &attributes, 0U);
-}
 
 }  // namespace
 
@@ -81,11 +47,15 @@ Status Engine::open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr
   if (options.io_engine != IoEngine::kPsync) uring = fs::probe_ring(context->directory, options.use_o_direct);
   if (options.io_engine == IoEngine::kUring && !uring.ok()) return uring;
   context->publish = fs::probe_publish(context->directory);
+  std::unique_ptr<Engine> opened(new Engine(std::move(options), buffer, uring, std::move(context)));
+  if (const Status alone = opened->lookups_.open(); !alone.ok()) return alone;
   try {
-    engine.reset(new Engine(std::move(options), buffer, uring, std::move(context)));
+    opened->start_threads();
   } catch (const std::system_error& error) {
+    // The system gave fewer threads than asked for: those that run end with the engine.
     return Status::failure(error.code().value(), "starting threads");
   }
+  engine = std::move(opened);
   return Status::success();
 }
 
@@ -93,22 +63,21 @@ Engine::Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_
                std::unique_ptr<layouts::FilesContext> context)
     : options_(std::move(options)),
       buffer_(buffer),
-      owner_pid_(::getpid()),
+      born_after_forks_(forks()),
       uring_status_(uring_status),
       context_(std::move(context)),
+      lookups_(context_->directory, {options_.sharing, options_.negative_ttl_s, buffer_.chunk_size_bytes}),
       queue_(queue_limits()) {
   if (uring_status_.ok()) (void)fs::Ring::create(1, ring_memory(), nullptr, donor_);
+}
+
+void Engine::start_threads() {
   threads_.reserve(options_.n_threads);
-  try {
-    for (std::size_t i = 0; i < options_.n_threads; ++i) {
-      threads_.emplace_back([this] { run(); });
-      name_thread(threads_.back(), i);
-    }
-  } catch (...) {
-    // The system gave fewer threads than asked for: end those that run, then report.
-    close();
-    throw;
+  for (std::size_t i = 0; i < options_.n_threads; ++i) {
+    threads_.emplace_back([this] { run(); });
+    name_thread(threads_.back(), "kvfs-io-" + std::to_string(i));
   }
+  lookups_.start();
 }
 
 Engine::~Engine() { close(); }
@@ -139,6 +108,8 @@ bool Engine::uses_window(JobKind kind) const {
 bool Engine::submit(std::int64_t job_id, JobKind kind, PackedKeys keys, std::vector<std::int64_t> chunk_ids) {
   const auto job = std::make_shared<Job>(job_id, kind, std::move(keys), std::move(chunk_ids));
   const std::size_t ops = job->keys.count();
+  for (std::size_t op = 0; kind == JobKind::kLoad && op < ops; ++op)
+    lookups_.load_submitted(job->keys.at(op));
   bool wake_up = false;
   {
     const std::lock_guard lock(mutex_);
@@ -158,6 +129,30 @@ bool Engine::submit(std::int64_t job_id, JobKind kind, PackedKeys keys, std::vec
   return true;
 }
 
+void Engine::touch(std::string_view packed, std::size_t key_size_bytes) {
+  for (std::size_t at = 0; at < packed.size(); at += key_size_bytes)
+    lookups_.touch(packed.substr(at, key_size_bytes));
+}
+
+void Engine::probe(std::string_view key) {
+  if (lookups_.probe(key)) submit_probes();
+}
+
+void Engine::submit_probes() {
+  bool wake_up = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return;
+    for (Questions& questions : lookups_.take_probes()) {
+      ++inflight_jobs_;
+      (void)queue_.push(std::make_shared<Job>(questions.generation, JobKind::kLookup,
+                                              std::move(questions.keys), std::vector<std::int64_t>(), true));
+    }
+    wake_up = take_wake_up();
+  }
+  if (wake_up) work_available_.notify_one();
+}
+
 std::vector<Completion> Engine::poll() {
   const std::lock_guard lock(mutex_);
   return std::exchange(completions_, {});
@@ -173,14 +168,16 @@ bool Engine::drain(std::optional<Clock::duration> timeout) {
 
 void Engine::close() {
   const std::lock_guard closing(close_mutex_);
+  lookups_.stop();
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
     Done done;
     for (const Claim& claim : queue_.take_all()) {
       for (std::size_t op = claim.begin; op < claim.end; ++op) {
-        if (claim.job->finish_op(op, Status::failure(ECANCELED, "start"), 0, {}))
-          done.ended.push_back(claim.job);
+        const Status cancelled = Status::failure(ECANCELED, "start");
+        if (claim.job->kind == JobKind::kLoad) lookups_.load_ended(claim.job->keys.at(op), cancelled);
+        if (claim.job->finish_op(op, cancelled, 0, {})) done.ended.push_back(claim.job);
       }
     }
     settle(done);
@@ -190,10 +187,11 @@ void Engine::close() {
   threads_.clear();
   // Its registered buffers pin the primary tier's pages.
   donor_ = fs::Ring();
+  lookups_.close();
   context_->directory.close();
 }
 
-bool Engine::in_owner_process() const { return ::getpid() == owner_pid_; }
+bool Engine::in_owner_process() const { return forks() == born_after_forks_; }
 
 EngineStats Engine::stats() {
   const std::lock_guard lock(mutex_);
@@ -207,6 +205,7 @@ EngineStats Engine::stats() {
   stats.peak_inflight_read_bytes = queue_.peak_loads() * buffer_.chunk_size_bytes;
   stats.peak_inflight_write_bytes = queue_.peak_stores() * buffer_.chunk_size_bytes;
   stats.inflight_jobs = inflight_jobs_;
+  stats.lookups = lookups_.stats();
   return stats;
 }
 
@@ -251,7 +250,7 @@ void Engine::settle(Done& done) {
   queue_.release(JobKind::kLoad, std::exchange(done.loads, 0));
   queue_.release(JobKind::kStore, std::exchange(done.stores, 0));
   for (const auto& job : done.ended) {
-    completions_.push_back(job->take_completion());
+    if (!job->is_probe) completions_.push_back(job->take_completion());
     if (--inflight_jobs_ == 0) idle_.notify_all();
   }
   done.ended.clear();
@@ -280,6 +279,7 @@ void Engine::execute(const Claim& claim, Done& done) {
   claim.job->started();
   if (claim.job->kind == JobKind::kLookup) (void)context_->directory.restore_if_removed();
   for (std::size_t op = claim.begin; op < claim.end; ++op) {
+    if (claim.job->kind == JobKind::kStore) lookups_.store_begins(claim.job->keys.at(op));
     std::string path;
     std::size_t moved = 0;
     const Status status = execute_op(*claim.job, op, path, moved);
@@ -301,6 +301,7 @@ void Engine::execute_in_window(Claim claim, layouts::FilesWindow& window, Done& 
     const bool came_with_more = !claim.empty();
     for (; !claim.empty(); ++claim.begin) {
       const std::span<std::byte> row = row_of(*claim.job, claim.begin);
+      if (kind == JobKind::kStore) lookups_.store_begins(claim.job->keys.at(claim.begin));
       if (row.empty()) {
         finish_op(claim.job, claim.begin, Status::failure(EINVAL, step_name(kind)), 0, {}, done);
         continue;
@@ -335,10 +336,18 @@ Status Engine::execute_op(Job& job, std::size_t op, std::string& path, std::size
   return layouts::store_file(*context_, layouts::temporary_for(*context_, path), path, row, moved);
 }
 
+void Engine::note_end(const Job& job, std::size_t op, const Status& status) {
+  const std::string_view key = job.keys.at(op);
+  if (job.kind == JobKind::kLoad) lookups_.load_ended(key, status);
+  if (job.kind == JobKind::kStore) lookups_.store_ended(key, status);
+  if (job.is_probe) lookups_.answer(key, static_cast<std::uint32_t>(job.id), status);
+}
+
 void Engine::finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status,
                        std::size_t moved, const std::string& path, Done& done) {
   if (job->kind == JobKind::kLoad) ++done.loads;
   if (job->kind == JobKind::kStore) ++done.stores;
+  note_end(*job, op, status);
   std::string place;
   if (!status.ok() && job->kind != JobKind::kLookup) {
     place = row_of(*job, op).empty() ? "row " + std::to_string(job->chunk_ids[op]) + " of a buffer of " +

@@ -1,8 +1,6 @@
 // The engine: threads that run jobs against one namespace, without Python and without its GIL.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -12,12 +10,14 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "base/status.hpp"
 #include "fs/ring.hpp"
 #include "jobs/job.hpp"
+#include "jobs/lookups.hpp"
 #include "jobs/queue.hpp"
 #include "layouts/files.hpp"
 #include "layouts/files_window.hpp"
@@ -37,6 +37,8 @@ struct EngineOptions {
   std::uint64_t max_inflight_write_bytes = 0;
   // Stores that wait beyond this are shed; one chunk always has room.
   std::uint64_t max_queued_store_bytes = 0;
+  fs::Sharing sharing = fs::Sharing::kAuto;
+  double negative_ttl_s = 1.0;
 };
 
 // The primary tier's memory: `num_chunks` rows of `chunk_size_bytes`. Not owned.
@@ -55,6 +57,7 @@ struct EngineStats {
   std::uint64_t peak_inflight_read_bytes = 0;
   std::uint64_t peak_inflight_write_bytes = 0;
   std::uint64_t inflight_jobs = 0;
+  LookupStats lookups;
 };
 
 // Thread-safe. submit(), poll() and stats() take a short lock and never wait for I/O. The buffer must
@@ -62,8 +65,8 @@ struct EngineStats {
 class Engine {
  public:
   // Make the namespace's directory, try what works in it, start the threads. Blocks on the file system. Fails
-  // without a trace when the directory cannot be made, when kUring was asked for and does not work, or with
-  // EAGAIN when the system has no room for the threads.
+  // when the directory cannot be made, when kUring was asked for and does not work, when kOwner was asked for
+  // and somebody else uses it (EBUSY), or with EAGAIN when the system has no room for the threads.
   static Status open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr<Engine>& engine);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -74,6 +77,16 @@ class Engine {
   // find the queue full are shed: EAGAIN.
   [[nodiscard]] bool submit(std::int64_t job_id, JobKind kind, PackedKeys keys,
                             std::vector<std::int64_t> chunk_ids);
+
+  // From memory, at once; docs/lookup.md. Keys have kKeySizeMin to kKeySizeMax bytes.
+  [[nodiscard]] Verdict lookup(std::string_view key) { return lookups_.lookup(key); }
+  [[nodiscard]] std::size_t present_prefix(std::string_view packed, std::size_t key_size_bytes) const {
+    return lookups_.present_prefix(packed, key_size_bytes);
+  }
+  void touch(std::string_view packed, std::size_t key_size_bytes);
+  // Ask the disk about a key; and hand the threads what was asked.
+  void probe(std::string_view key);
+  void submit_probes();
 
   // The jobs that ended since the last call, each exactly once over the engine's life, also after close().
   [[nodiscard]] std::vector<Completion> poll();
@@ -108,6 +121,8 @@ class Engine {
   [[nodiscard]] QueueLimits queue_limits() const;
   // Whether ops of this kind go through the ring.
   [[nodiscard]] bool uses_window(JobKind kind) const;
+  // Throws std::system_error where the system has no room for them all.
+  void start_threads();
   void run();
   // With the mutex held: hand in what was done.
   void settle(Done& done);
@@ -118,6 +133,8 @@ class Engine {
   void execute(const Claim& claim, Done& done);
   void execute_in_window(Claim claim, layouts::FilesWindow& window, Done& done);
   Status execute_op(Job& job, std::size_t op, std::string& path, std::size_t& moved);
+  // Tell the index what an op's end means.
+  void note_end(const Job& job, std::size_t op, const Status& status);
   void finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status, std::size_t moved,
                  const std::string& path, Done& done);
   // The row of an op's chunk id; empty if the buffer has none.
@@ -126,9 +143,10 @@ class Engine {
 
   const EngineOptions options_;
   const PrimaryBuffer buffer_;
-  const pid_t owner_pid_;
+  const unsigned born_after_forks_;
   const Status uring_status_;
   const std::unique_ptr<layouts::FilesContext> context_;
+  Lookups lookups_;
   // Registers the buffer once; the threads' rings clone from it. Carries no reads.
   fs::Ring donor_;
 

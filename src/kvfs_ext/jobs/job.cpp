@@ -12,11 +12,13 @@ double seconds(Clock::duration duration) { return std::chrono::duration<double>(
 
 }  // namespace
 
-Job::Job(std::int64_t job_id, JobKind job_kind, PackedKeys packed_keys, std::vector<std::int64_t> ids)
+Job::Job(std::int64_t job_id, JobKind job_kind, PackedKeys packed_keys, std::vector<std::int64_t> ids,
+         bool probe)
     : id(job_id),
       kind(job_kind),
       keys(std::move(packed_keys)),
       chunk_ids(std::move(ids)),
+      is_probe(probe),
       accepted_(Clock::now()),
       unfinished_(keys.count()),
       outcomes_(keys.count(), 0),

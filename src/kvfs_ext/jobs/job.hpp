@@ -45,12 +45,15 @@ struct Completion {
 // mutex; from then on that thread alone writes the op's outcome. The last op to finish closes the job.
 class Job {
  public:
-  Job(std::int64_t id, JobKind kind, PackedKeys keys, std::vector<std::int64_t> chunk_ids);
+  Job(std::int64_t id, JobKind kind, PackedKeys keys, std::vector<std::int64_t> chunk_ids,
+      bool is_probe = false);
 
   const std::int64_t id;
   const JobKind kind;
   const PackedKeys keys;
   const std::vector<std::int64_t> chunk_ids;  // empty for a lookup
+  // A lookup whose answers go into the index, under the generation that is its id, and to nobody else.
+  const bool is_probe;
 
   // The queue's, guarded by the engine's mutex: the first op that nobody has claimed, the end of those that
   // can be, and how many were claimed since the job last made room for another.

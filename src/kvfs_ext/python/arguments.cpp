@@ -1,6 +1,8 @@
 // Checks and conversions of what Python hands over.
 #include "python/arguments.hpp"
 
+#include "layouts/files.hpp"
+
 #include <nanobind/stl/string.h>
 
 #include <utility>
@@ -123,6 +125,44 @@ void check_same_length(std::size_t left, const char* left_name, std::size_t righ
   throw nb::value_error((std::string(left_name) + " and " + right_name + " must be equally long, got " +
                          std::to_string(left) + " and " + std::to_string(right))
                             .c_str());
+}
+
+std::string_view packed_view(const nb::bytes& keys, std::int64_t key_size_bytes) {
+  constexpr auto kMin = static_cast<std::int64_t>(layouts::kKeySizeMin);
+  constexpr auto kMax = static_cast<std::int64_t>(layouts::kKeySizeMax);
+  if (key_size_bytes < kMin || key_size_bytes > kMax) {
+    throw nb::value_error(("key_size_bytes must be between " + std::to_string(kMin) + " and " +
+                           std::to_string(kMax) + " (a hash and 4 bytes of group index), got " +
+                           std::to_string(key_size_bytes))
+                              .c_str());
+  }
+  if (keys.size() % static_cast<std::size_t>(key_size_bytes) != 0) {
+    throw nb::value_error(("keys has " + std::to_string(keys.size()) +
+                           " bytes, which is no multiple of key_size_bytes " + std::to_string(key_size_bytes))
+                              .c_str());
+  }
+  return {keys.c_str(), keys.size()};
+}
+
+void check_key_size(std::size_t size_bytes, const char* name) {
+  if (size_bytes >= layouts::kKeySizeMin && size_bytes <= layouts::kKeySizeMax) return;
+  throw nb::value_error((std::string(name) + " must have between " + std::to_string(layouts::kKeySizeMin) +
+                         " and " + std::to_string(layouts::kKeySizeMax) +
+                         " bytes (a hash and 4 bytes of group index), got " + std::to_string(size_bytes))
+                            .c_str());
+}
+
+double seconds(nb::handle object, const char* name) {
+  if (!PyFloat_Check(object.ptr()) && (!PyLong_Check(object.ptr()) || PyBool_Check(object.ptr())))
+    throw nb::type_error(
+        (std::string(name) + " must be a number of seconds, got " + python_type_name(object)).c_str());
+  const double value = PyFloat_AsDouble(object.ptr());
+  if (value == -1.0 && PyErr_Occurred() != nullptr) nb::raise_python_error();
+  if (!std::isfinite(value) || value < 0)
+    throw nb::value_error((std::string(name) + " must be a finite number of seconds from 0, got " +
+                           nb::cast<std::string>(nb::str(object)))
+                              .c_str());
+  return value;
 }
 
 }  // namespace kvfs::python

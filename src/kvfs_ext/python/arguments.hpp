@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace kvfs::python {
@@ -55,6 +56,14 @@ std::string path(nb::handle object, ArgumentName name);
 std::vector<BufferView> buffer_list(nb::handle object, Access access, const char* name);
 // A list of integers. One that does not fit 64 bits becomes -1, which no range contains.
 std::vector<std::int64_t> integer_list(nb::handle object, const char* name);
+
+// The bytes of keys that are packed one after the other; they live as long as `keys`. ValueError for a key
+// size out of range or a length that is no multiple of it.
+std::string_view packed_view(const nb::bytes& keys, std::int64_t key_size_bytes);
+// ValueError unless one key may have so many bytes.
+void check_key_size(std::size_t size_bytes, const char* name);
+// A finite number from 0. TypeError for what is no number.
+double seconds(nb::handle object, const char* name);
 
 // ValueError unless both lists are equally long.
 void check_same_length(std::size_t left, const char* left_name, std::size_t right, const char* right_name);

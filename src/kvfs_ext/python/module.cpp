@@ -8,4 +8,5 @@ NB_MODULE(kvfs_ext, module) {
   kvfs::python::bind_batch(module);
   kvfs::python::bind_copy(module);
   kvfs::python::bind_engine(module);
+  kvfs::python::bind_index(module);
 }

@@ -8,5 +8,6 @@ namespace kvfs::python {
 void bind_batch(nanobind::module_& module);
 void bind_copy(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
+void bind_index(nanobind::module_& module);
 
 }  // namespace kvfs::python

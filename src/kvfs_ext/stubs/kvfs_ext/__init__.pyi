@@ -116,7 +116,7 @@ class Completion:
 class Engine:
     """Threads that store, load and look up chunks of one namespace."""
 
-    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, max_queued_store_bytes: int | None = None) -> None:
+    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, max_queued_store_bytes: int | None = None, index_mode: str = 'auto', negative_ttl_s: float = 1.0) -> None:
         """
         Start the threads and pin the buffer until close().
 
@@ -131,12 +131,15 @@ class Engine:
             max_inflight_read_bytes: Loads that may be in flight at once; one chunk always may.
             max_inflight_write_bytes: The same for stores; an eighth of it while loads wait or run.
             max_queued_store_bytes: Stores that may wait; what comes on top is shed with EAGAIN. None sheds nothing.
+            index_mode: "owner", "shared", or "auto": the owner if nobody else uses the namespace.
+            negative_ttl_s: How long a shared engine believes that a chunk is absent.
 
         Raises:
             TypeError: An argument of the wrong type.
-            ValueError: A bad shape, a read-only buffer, an empty path, a count out of range, an unknown io_engine.
-            OSError: The directory cannot be made, "uring" was asked for and does not work here, or the system has no
-                room for that many threads.
+            ValueError: A bad shape, a read-only buffer, an empty path, a count out of range, an unknown io_engine or
+                index_mode.
+            OSError: The directory cannot be made, "uring" was asked for and does not work here, the system has no
+                room for that many threads, or somebody else uses the namespace and "owner" was asked for (EBUSY).
         """
 
     @property
@@ -180,6 +183,39 @@ class Engine:
             RuntimeError: The engine is closed, or belongs to the process that this one was forked from.
         """
 
+    def lookup(self, key: bytes) -> int:
+        """
+        Return what is known of a key: 0 miss, 1 hit, 2 retry, 3 expired. Never blocks.
+
+        Raises:
+            TypeError: No bytes.
+            ValueError: A key of less than 5 or more than 255 bytes.
+            RuntimeError: The engine belongs to the process that this one was forked from.
+        """
+
+    def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:
+        """
+        Count the packed keys that are hits, up to the first that is none. Never blocks; errors as in submit_lookup().
+        """
+
+    def probe(self, key: bytes) -> None:
+        """
+        Ask the disk about a key, unless that is being done. Never blocks.
+
+        Raises:
+            TypeError: No bytes.
+            ValueError: A key of less than 5 or more than 255 bytes.
+            RuntimeError: The engine belongs to the process that this one was forked from.
+        """
+
+    def submit_probes(self) -> None:
+        """Hand the questions that were collected to the threads. Never blocks."""
+
+    def touch(self, keys: bytes, key_size_bytes: int) -> None:
+        """
+        Note that the packed keys were used now, where they are present. Never blocks; errors as in submit_lookup().
+        """
+
     def poll(self) -> list[Completion]:
         """
         Take the jobs that ended since the last call, each exactly once. Never blocks; works after close().
@@ -206,5 +242,52 @@ class Engine:
 
     def stats(self) -> dict[str, int]:
         """
-        Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files, shed_stores; the peaks of what was in flight, peak_inflight_read_bytes and peak_inflight_write_bytes; and inflight_jobs now.
+        Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files, shed_stores; the peaks of what was in flight, peak_inflight_read_bytes and peak_inflight_write_bytes; inflight_jobs now; and of the index, see docs/lookup.md: index_keys, index_bytes, scanned_files, scan_complete, owner, pinned_chunks, probes.
         """
+
+class KeyIndex:
+    """
+    What an engine knows of its keys, without an engine and without files. Thread-safe.
+    """
+
+    def __init__(self, negative_ttl_s: float = 1.0) -> None:
+        """
+        Make an empty index.
+
+        Args:
+            negative_ttl_s: How long an absence is believed.
+
+        Raises:
+            TypeError: No number.
+            ValueError: Negative, or not finite.
+        """
+
+    def insert(self, keys: bytes, key_size_bytes: int) -> None:
+        """
+        Make the packed keys present, without the GIL.
+
+        Raises:
+            TypeError: ``keys`` is no bytes object.
+            ValueError: The packed length is no multiple of the key size, or that is out of range.
+        """
+
+    def lookup(self, key: bytes) -> int:
+        """
+        Return 1 for a key that is present, else 0.
+
+        Raises:
+            TypeError: No bytes.
+            ValueError: A key of less than 5 or more than 255 bytes.
+        """
+
+    def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:
+        """
+        Count the packed keys that are present, up to the first that is not; errors as in insert().
+        """
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory that it takes."""
+
+    def __len__(self) -> int:
+        """Number of present keys."""

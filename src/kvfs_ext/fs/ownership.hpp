@@ -1,0 +1,47 @@
+// Whether this engine is alone with its namespace: a lock that the kernel drops when the process ends.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "base/fd.hpp"
+#include "base/status.hpp"
+#include "fs/directory.hpp"
+
+namespace kvfs::fs {
+
+enum class Sharing : std::uint8_t { kAuto, kOwner, kShared };
+
+// The owner holds flock() on a file in the directory, everybody else a read lock of its first byte: both work
+// on a file that is open for reading, so that its file system can still be remounted read-only. Thread-safe
+// once it is acquired.
+class Ownership {
+ public:
+  // Take the place that is free. Never waits for another process. Fails for kOwner alone: EBUSY if somebody
+  // else uses the directory, or what the system said; otherwise what does not work makes the engine share.
+  Status acquire(const Directory& directory, Sharing wanted);
+
+  [[nodiscard]] bool owner() const { return owner_.load(std::memory_order_relaxed); }
+
+  // Whether this engine still is the owner. Asks the kernel when it last did so more than 50 ms ago, which
+  // takes a microsecond and no disk; once it has said no it shares for good.
+  [[nodiscard]] bool confirm();
+
+  // Share from now on: somebody else was seen to store here.
+  void give_up();
+
+  // Let go of it: somebody else may become the owner.
+  void release();
+
+ private:
+  // With the mutex held.
+  void become_shared();
+
+  std::mutex mutex_;  // guards the file
+  Fd file_;
+  std::atomic<bool> owner_{false};
+  std::atomic<std::int64_t> confirmed_ms_{0};
+};
+
+}  // namespace kvfs::fs

@@ -1,0 +1,273 @@
+// What is known of keys.
+#include "index/key_index.hpp"
+
+#include <time.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <utility>
+
+namespace kvfs::index {
+
+namespace {
+
+constexpr std::uint32_t kBlockBytes = 512;
+constexpr double kTicksPerSecond = 100;
+
+std::uint32_t blocks_of(std::uint64_t size_bytes) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  return static_cast<std::uint32_t>(std::min(kMost, (size_bytes + kBlockBytes - 1) / kBlockBytes));
+}
+
+std::uint64_t random_seed() {
+  std::random_device source;
+  return std::uint64_t{source()} << 32 | source();
+}
+
+Moment ticks(double seconds) {
+  // Half of the range at most: from there on a moment would be in the past again.
+  constexpr double kMost = 1U << 31;
+  return static_cast<Moment>(std::clamp(seconds * kTicksPerSecond, 0.0, kMost));
+}
+
+}  // namespace
+
+Moment now() {
+  struct timespec time;
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<Moment>(static_cast<std::uint64_t>(time.tv_sec) * 100 +
+                             static_cast<std::uint64_t>(time.tv_nsec) / 10'000'000);
+}
+
+KeyIndex::KeyIndex(double negative_ttl_s) : seed_(random_seed()), negative_ttl_(ticks(negative_ttl_s)) {}
+
+KeyIndex::~KeyIndex() {
+  for (auto& shards : by_size_) delete shards.load();
+}
+
+bool KeyIndex::expired(const Record& record, Moment moment) const {
+  // Rounded against it: within a tick it may have been absent for a whole one already.
+  return moment - record.stamp + 1 > negative_ttl_;
+}
+
+KeyIndex::Found KeyIndex::locate(std::string_view key) const {
+  Shards* const shards = by_size_[key.size()].load(std::memory_order_acquire);
+  if (shards == nullptr) return {};
+  const std::uint64_t hash = hash_of(key, seed_);
+  Shard& shard = (*shards)[hash >> (64 - kShardBits)];
+  std::unique_lock lock(shard.mutex);
+  const std::size_t place = shard.table.find(key, hash);
+  return {&shard, std::move(lock), place, hash};
+}
+
+KeyIndex::Found KeyIndex::locate_to_change(std::string_view key) {
+  if (by_size_[key.size()].load(std::memory_order_acquire) == nullptr) {
+    const std::lock_guard lock(making_);
+    if (by_size_[key.size()].load(std::memory_order_relaxed) == nullptr) {
+      auto shards = std::make_unique<Shards>();
+      for (Shard& shard : *shards) shard.table.set_key_size(key.size());
+      memory_bytes_.fetch_add(sizeof(Shards), std::memory_order_relaxed);
+      by_size_[key.size()].store(shards.release(), std::memory_order_release);
+    }
+  }
+  return locate(key);
+}
+
+void KeyIndex::change(Found& found, std::string_view key, const Record& record) {
+  Table& table = found.shard->table;
+  bool was_present = false;
+  if (found.there()) {
+    was_present = table.at(found.place).state == State::kPresent;
+  } else {
+    const Moment moment = now();
+    const bool scanning = scanning_.load(std::memory_order_relaxed);
+    const std::size_t before = table.memory_bytes();
+    found.place = table.insert(key, found.hash, seed_, [&](const Record& other) {
+      if (scanning || other.pins > 0) return true;
+      if (other.state == State::kAbsent) return !expired(other, moment);
+      return other.state != State::kForgotten && other.state != State::kNothing;
+    });
+    memory_bytes_.fetch_add(table.memory_bytes() - before, std::memory_order_relaxed);
+  }
+  table.set(found.place, record);
+  const bool is_present = record.state == State::kPresent;
+  if (is_present && !was_present) present_.fetch_add(1, std::memory_order_relaxed);
+  if (!is_present && was_present) present_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void KeyIndex::erase(Found& found) {
+  const Record record = found.shard->table.at(found.place);
+  if (record.state == State::kPresent) present_.fetch_sub(1, std::memory_order_relaxed);
+  if (record.pins > 0) pinned_.fetch_sub(1, std::memory_order_relaxed);
+  found.shard->table.erase(found.place);
+}
+
+Known KeyIndex::find(std::string_view key) const {
+  const Found found = locate(key);
+  if (!found.there()) return Known::kNothing;
+  const Record record = found.shard->table.at(found.place);
+  switch (record.state) {
+    case State::kPresent:
+      return Known::kPresent;
+    case State::kAbsent:
+      return expired(record, now()) ? Known::kExpired : Known::kAbsent;
+    case State::kAsked:
+      return Known::kAsked;
+    case State::kForgotten:
+      return Known::kForgotten;
+    case State::kNothing:
+      return Known::kNothing;
+  }
+  return Known::kNothing;
+}
+
+std::size_t KeyIndex::present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < keys.size(); at += key_size_bytes, ++count) {
+    if (find(keys.substr(at, key_size_bytes)) != Known::kPresent) break;
+  }
+  return count;
+}
+
+void KeyIndex::put(std::string_view key, std::uint64_t size_bytes) {
+  Found found = locate_to_change(key);
+  Record record;
+  if (found.there()) record.pins = found.shard->table.at(found.place).pins;
+  record.blocks = blocks_of(size_bytes);
+  record.stamp = now();
+  change(found, key, record);
+}
+
+bool KeyIndex::ask(std::string_view key, std::uint32_t generation) {
+  Found found = locate_to_change(key);
+  Record record;
+  if (found.there()) record = found.shard->table.at(found.place);
+  if (found.there() && (record.state == State::kPresent || record.state == State::kAsked)) return false;
+  record.state = State::kAsked;
+  record.stamp = generation;
+  change(found, key, record);
+  return true;
+}
+
+void KeyIndex::answer(std::string_view key, std::uint32_t generation, bool present,
+                      std::uint64_t size_bytes) {
+  Found found = locate(key);
+  if (!found.there()) return;
+  Record record = found.shard->table.at(found.place);
+  if (record.state != State::kAsked || record.stamp != generation) return;
+  record.state = present ? State::kPresent : State::kAbsent;
+  record.blocks = present ? blocks_of(size_bytes) : 0;
+  record.stamp = now();
+  change(found, key, record);
+}
+
+void KeyIndex::forget(std::string_view key) {
+  Found found = locate_to_change(key);
+  Record record;
+  if (found.there()) record.pins = found.shard->table.at(found.place).pins;
+  record.state = State::kForgotten;
+  change(found, key, record);
+}
+
+void KeyIndex::add(std::string_view key, std::uint64_t size_bytes) {
+  Found found = locate_to_change(key);
+  Record record;
+  record.state = State::kNothing;
+  if (found.there()) record = found.shard->table.at(found.place);
+  const bool confirmed = record.state == State::kPresent && record.hint;
+  if (!confirmed && record.state != State::kNothing) return;
+  if (!confirmed) record.stamp = now();
+  record.state = State::kPresent;
+  record.hint = false;
+  record.blocks = blocks_of(size_bytes);
+  change(found, key, record);
+}
+
+void KeyIndex::hint(std::string_view key, std::uint32_t blocks) {
+  Found found = locate_to_change(key);
+  Record record;
+  record.state = State::kNothing;
+  if (found.there()) record = found.shard->table.at(found.place);
+  if (record.state != State::kNothing) return;
+  record.state = State::kPresent;
+  record.blocks = blocks;
+  record.stamp = now();
+  record.hint = true;
+  change(found, key, record);
+}
+
+void KeyIndex::drop_hints() {
+  for (auto& by_size : by_size_) {
+    Shards* const shards = by_size.load(std::memory_order_acquire);
+    if (shards == nullptr) continue;
+    for (Shard& shard : *shards) {
+      Found found{&shard, std::unique_lock(shard.mutex)};
+      for (found.place = 0; found.place < shard.table.slots(); ++found.place) {
+        if (!shard.table.used(found.place)) continue;
+        Record record = shard.table.at(found.place);
+        if (!record.hint || record.state != State::kPresent) continue;
+        record.hint = false;
+        record.state = State::kNothing;
+        change(found, {}, record);
+        if (record.pins == 0) erase(found);
+      }
+    }
+  }
+}
+
+void KeyIndex::touch(std::string_view key) {
+  Found found = locate(key);
+  if (!found.there()) return;
+  Record record = found.shard->table.at(found.place);
+  if (record.state != State::kPresent) return;
+  record.stamp = now();
+  found.shard->table.set(found.place, record);
+}
+
+void KeyIndex::pin(std::string_view key) {
+  Found found = locate_to_change(key);
+  Record record;
+  record.state = State::kNothing;
+  if (found.there()) record = found.shard->table.at(found.place);
+  if (record.pins == std::numeric_limits<std::uint16_t>::max()) return;
+  if (record.pins++ == 0) pinned_.fetch_add(1, std::memory_order_relaxed);
+  change(found, key, record);
+}
+
+void KeyIndex::unpin(std::string_view key) {
+  Found found = locate(key);
+  if (!found.there()) return;
+  Record record = found.shard->table.at(found.place);
+  if (record.pins == 0) return;
+  if (--record.pins == 0) pinned_.fetch_sub(1, std::memory_order_relaxed);
+  found.shard->table.set(found.place, record);
+  if (record.pins == 0 && record.state == State::kNothing) erase(found);
+}
+
+bool KeyIndex::met(std::string_view key) const {
+  const Found found = locate(key);
+  if (!found.there()) return false;
+  const Record record = found.shard->table.at(found.place);
+  return record.state == State::kPresent || record.pins > 0;
+}
+
+bool KeyIndex::has_size(std::size_t key_size_bytes) const {
+  return by_size_[key_size_bytes].load(std::memory_order_acquire) != nullptr;
+}
+
+void KeyIndex::each_present(std::size_t key_size_bytes,
+                            const std::function<void(std::string_view, const Record&)>& use) const {
+  const Shards* const shards = by_size_[key_size_bytes].load(std::memory_order_acquire);
+  if (shards == nullptr) return;
+  for (const Shard& shard : *shards) {
+    const std::lock_guard lock(shard.mutex);
+    for (std::size_t place = 0; place < shard.table.slots(); ++place) {
+      if (!shard.table.used(place)) continue;
+      const Record record = shard.table.at(place);
+      if (record.state == State::kPresent) use(shard.table.key_at(place), record);
+    }
+  }
+}
+
+}  // namespace kvfs::index

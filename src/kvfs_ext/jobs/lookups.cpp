@@ -1,0 +1,159 @@
+// Verdicts, probes, scan and snapshot.
+#include "jobs/lookups.hpp"
+
+#include <cerrno>
+#include <utility>
+
+#include "jobs/threads.hpp"
+#include "layouts/files.hpp"
+#include "layouts/files_scan.hpp"
+
+namespace kvfs::jobs {
+
+namespace {
+
+// A probe takes about a microsecond. So many are worth a thread's waking up, and more would keep the first
+// waiting.
+constexpr std::size_t kProbesPerBatch = 64;
+
+}  // namespace
+
+Lookups::Lookups(fs::Directory& directory, const LookupOptions& options)
+    : directory_(directory), options_(options), index_(options.negative_ttl_s) {}
+
+Status Lookups::open() {
+  if (const Status acquired = ownership_.acquire(directory_, options_.sharing); !acquired.ok())
+    return acquired;
+  has_snapshot_ = snapshot_.open(directory_);
+  index_.set_scanning(true);
+  return Status::success();
+}
+
+void Lookups::start() {
+  scanner_ = std::thread([this] {
+    yield_to_others();
+    read_all();
+  });
+  name_thread(scanner_, "kvfs-scan");
+}
+
+void Lookups::stop() {
+  stop_ = true;
+  if (scanner_.joinable()) scanner_.join();
+}
+
+void Lookups::read_all() {
+  if (has_snapshot_) {
+    const index::SnapshotTerms terms{options_.chunk_size_bytes, layouts::first_level_digest(directory_)};
+    if (snapshot_.read(index_, terms, stop_) && ownership_.owner()) complete_ = true;
+    snapshot_ = {};
+  }
+  const layouts::FilesScan scan{options_.chunk_size_bytes, stop_, [this](std::string_view key) {
+                                  index_.add(key, options_.chunk_size_bytes);
+                                  scanned_files_.fetch_add(1, std::memory_order_relaxed);
+                                }};
+  const bool whole = layouts::scan_files(directory_, scan);
+  if (whole) index_.drop_hints();
+  if (!stop_) complete_ = whole;
+  scanned_ = whole;
+  index_.set_scanning(false);
+}
+
+void Lookups::close() {
+  stop();
+  if (scanned_ && index_.present() > 0 && ownership_.confirm()) {
+    const index::SnapshotTerms terms{options_.chunk_size_bytes, layouts::first_level_digest(directory_)};
+    (void)index::write_snapshot(directory_, layouts::temporary_path("kvfs.index"), index_, terms);
+  }
+  ownership_.release();
+}
+
+Verdict Lookups::lookup(std::string_view key) {
+  const index::Known known = index_.find(key);
+  switch (known) {
+    case index::Known::kPresent:
+      return Verdict::kHit;
+    case index::Known::kAbsent:
+      if (complete_.load(std::memory_order_acquire) && ownership_.owner()) check_later(key);
+      return Verdict::kMiss;
+    case index::Known::kAsked:
+      return Verdict::kRetry;
+    case index::Known::kNothing:
+    case index::Known::kExpired:
+    case index::Known::kForgotten:
+      break;
+  }
+  if (complete_.load(std::memory_order_acquire) && ownership_.confirm()) {
+    // The file of a failed load may still be there, which says nothing about other writers.
+    if (known != index::Known::kForgotten) check_later(key);
+    return Verdict::kMiss;
+  }
+  return known == index::Known::kExpired ? Verdict::kExpired : Verdict::kRetry;
+}
+
+bool Lookups::probe(std::string_view key) {
+  const std::lock_guard lock(questions_mutex_);
+  if (!index_.ask(key, generation_)) return false;
+  questions_[key.size()].append(key);
+  probes_.fetch_add(1, std::memory_order_relaxed);
+  return ++collected_ >= kProbesPerBatch;
+}
+
+void Lookups::check_later(std::string_view key) {
+  const std::lock_guard lock(questions_mutex_);
+  if (checks_collected_ >= kProbesPerBatch) return;
+  ++checks_collected_;
+  checks_[key.size()].append(key);
+  probes_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::vector<Questions> Lookups::take_probes() {
+  std::vector<Questions> taken;
+  const std::lock_guard lock(questions_mutex_);
+  if (collected_ > 0) {
+    for (auto& [key_size, keys] : std::exchange(questions_, {}))
+      taken.push_back({generation_, {std::move(keys), key_size}});
+    collected_ = 0;
+    // 0 is for checks.
+    if (++generation_ == 0) ++generation_;
+  }
+  if (checks_collected_ > 0) {
+    for (auto& [key_size, keys] : std::exchange(checks_, {}))
+      taken.push_back({0, {std::move(keys), key_size}});
+    checks_collected_ = 0;
+  }
+  return taken;
+}
+
+void Lookups::answer(std::string_view key, std::uint32_t generation, const Status& status) {
+  if (generation != 0) {
+    index_.answer(key, generation, status.ok(), options_.chunk_size_bytes);
+  } else if (status.ok() && !index_.met(key)) {
+    // No store of this engine has made it: somebody stores who takes no lock.
+    ownership_.give_up();
+  }
+}
+
+void Lookups::load_ended(std::string_view key, const Status& status) {
+  if (!status.ok()) index_.forget(key);
+  index_.unpin(key);
+}
+
+void Lookups::store_ended(std::string_view key, const Status& status) {
+  if (status.ok()) index_.put(key, options_.chunk_size_bytes);
+  index_.unpin(key);
+}
+
+LookupStats Lookups::stats() const {
+  LookupStats stats;
+  stats.index_keys = index_.present();
+  stats.index_bytes = index_.memory_bytes();
+  stats.scanned_files = scanned_files_.load(std::memory_order_relaxed);
+  stats.scan_complete = scanned_.load() ? 1 : 0;
+  stats.owner = ownership_.owner() ? 1 : 0;
+  stats.pinned_chunks = index_.pinned();
+  stats.probes = probes_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+}  // namespace kvfs::jobs

@@ -1,0 +1,114 @@
+// Whether chunks are there, answered from memory; and what keeps that memory true: the scan, the snapshot,
+// the probes.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/status.hpp"
+#include "fs/directory.hpp"
+#include "fs/ownership.hpp"
+#include "index/key_index.hpp"
+#include "index/snapshot.hpp"
+#include "jobs/job.hpp"
+
+namespace kvfs::jobs {
+
+// As docs/lookup.md numbers them.
+enum class Verdict : std::uint8_t { kMiss, kHit, kRetry, kExpired };
+
+struct LookupOptions {
+  fs::Sharing sharing = fs::Sharing::kAuto;
+  double negative_ttl_s = 1.0;
+  std::size_t chunk_size_bytes = 0;
+};
+
+struct LookupStats {
+  std::uint64_t index_keys = 0;
+  std::uint64_t index_bytes = 0;
+  std::uint64_t scanned_files = 0;
+  std::uint64_t scan_complete = 0;
+  std::uint64_t owner = 0;
+  std::uint64_t pinned_chunks = 0;
+  std::uint64_t probes = 0;
+};
+
+// Questions that go to the disk together. Without a generation they check what was answered already.
+struct Questions {
+  std::uint32_t generation = 0;
+  PackedKeys keys;
+};
+
+// Thread-safe but for open(), start() and close(), which the engine calls one after the other. docs/lookup.md
+// is its contract. No call blocks but those three.
+class Lookups {
+ public:
+  // `directory` is open and outlives this.
+  Lookups(fs::Directory& directory, const LookupOptions& options);
+  ~Lookups() { stop(); }
+  Lookups(const Lookups&) = delete;
+  Lookups& operator=(const Lookups&) = delete;
+
+  // Become the owner, or one who shares; EBUSY where the owner was asked for and cannot be.
+  Status open();
+  // Begin to read what is there, on a thread of its own. Throws std::system_error without one.
+  void start();
+  // End the scan early.
+  void stop();
+  // Write the snapshot, if this is the owner and knows everything. No operation is under way any more.
+  void close();
+
+  [[nodiscard]] Verdict lookup(std::string_view key);
+  [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
+    return index_.present_prefix(keys, key_size_bytes);
+  }
+  void touch(std::string_view key) { index_.touch(key); }
+
+  // Collect a question; true when it is time to take them.
+  [[nodiscard]] bool probe(std::string_view key);
+  [[nodiscard]] std::vector<Questions> take_probes();
+  void answer(std::string_view key, std::uint32_t generation, const Status& status);
+
+  void load_submitted(std::string_view key) { index_.pin(key); }
+  void store_begins(std::string_view key) { index_.pin(key); }
+  void load_ended(std::string_view key, const Status& status);
+  void store_ended(std::string_view key, const Status& status);
+
+  [[nodiscard]] LookupStats stats() const;
+
+ private:
+  void read_all();
+  // Have the disk asked whether a MISS was right.
+  void check_later(std::string_view key);
+
+  fs::Directory& directory_;
+  const LookupOptions options_;
+  index::KeyIndex index_;
+  fs::Ownership ownership_;
+  index::SnapshotReader snapshot_;
+  bool has_snapshot_ = false;
+
+  // Every chunk of the namespace is in the index: what is not there is not on disk, for an owner.
+  std::atomic<bool> complete_{false};
+  std::atomic<bool> scanned_{false};
+  std::atomic<bool> stop_{false};
+  std::atomic<std::uint64_t> scanned_files_{0};
+  std::atomic<std::uint64_t> probes_{0};
+  std::thread scanner_;
+
+  std::mutex questions_mutex_;  // guards what follows
+  std::uint32_t generation_ = 1;
+  std::map<std::size_t, std::string> questions_;  // packed keys by their length
+  std::map<std::size_t, std::string> checks_;     // the same
+  std::size_t collected_ = 0;
+  std::size_t checks_collected_ = 0;
+};
+
+}  // namespace kvfs::jobs

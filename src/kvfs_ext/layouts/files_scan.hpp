@@ -1,0 +1,30 @@
+// The `files` layout's directories, read from end to end.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "fs/directory.hpp"
+
+namespace kvfs::layouts {
+
+struct FilesScan {
+  std::size_t chunk_size_bytes = 0;
+  const std::atomic<bool>& stop;
+  // Called with the key of every chunk; counts are the caller's.
+  std::function<void(std::string_view key)> on_chunk;
+};
+
+// Report every regular file of the chunk's size that lies where its key belongs; links are not followed and
+// all else is passed over. True if everything was read: false after `stop`, or if some directory could not
+// be. Blocks for long.
+bool scan_files(const fs::Directory& directory, const FilesScan& scan);
+
+// Names and times of the first level's directories in a number: another one when a chunk has come into a leaf
+// that was not there before. Blocks for some milliseconds.
+[[nodiscard]] std::uint64_t first_level_digest(const fs::Directory& directory);
+
+}  // namespace kvfs::layouts

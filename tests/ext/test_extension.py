@@ -107,7 +107,7 @@ def test_engine_threads_are_native_and_named(tmp_path: Path) -> None:
     before = threading.active_count()
     buffer = memoryview(bytearray(2 * 4096)).cast("B", (2, 4096))
     engine = kvfs_ext.Engine(str(tmp_path / "ns"), buffer, 3, 2)
-    names = sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
+    names = sorted(_name_of(task).strip() for task in Path("/proc/self/task").iterdir())
     assert [name for name in names if name.startswith("kvfs-io")] == [f"kvfs-io-{i}" for i in range(5)]
     assert threading.active_count() == before
     engine.close()
@@ -118,17 +118,22 @@ def test_engine_threads_give_way_to_others_and_keep_the_nice_value(tmp_path: Pat
     engine = kvfs_ext.Engine(str(tmp_path / "ns"), buffer, 2, 1)
     deadline = time.monotonic() + 30
     policies: list[int] = []
-    tasks: list[Path] = []
+    # The scan's thread ends when it likes.
+    tasks = [task for task in Path("/proc/self/task").iterdir() if _name_of(task).startswith("kvfs-io")]
     while policies != [os.SCHED_BATCH] * 3:
         assert time.monotonic() < deadline, policies
-        tasks = [
-            task for task in Path("/proc/self/task").iterdir() if "kvfs-io-" in (task / "comm").read_text()
-        ]
         policies = [os.sched_getscheduler(int(task.name)) for task in tasks]
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert [os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks] == [own] * 3
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
     engine.close()
+
+
+def _name_of(task: Path) -> str:
+    try:
+        return (task / "comm").read_text()
+    except OSError:
+        return ""
 
 
 @pytest.mark.uninstrumented

@@ -5,8 +5,10 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "fs/file.hpp"
 
@@ -25,21 +27,23 @@ struct flock first_byte(short type) {
   return lock;
 }
 
-// From now on others see that somebody shares.
-void share(const Fd& file) {
-  struct flock lock = first_byte(F_RDLCK);
-  (void)::fcntl(file.get(), F_OFD_SETLK, &lock);
-}
-
 bool anybody_shares(const Fd& file) {
   struct flock lock = first_byte(F_WRLCK);
   // What cannot be told may be.
   return ::fcntl(file.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-bool removed(const Fd& file) {
+// One byte longer. Where that does not work, the lock still tells.
+void grow(const Directory& directory) {
+  const Fd file(::openat(directory.at(), kName, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status;
-  return ::fstat(file.get(), &status) != 0 || status.st_nlink == 0;
+  if (!file.valid() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  (void)(::ftruncate(file.get(), status.st_size + 1) == 0);
+}
+
+Fd open_file(const Directory& directory) {
+  constexpr int kFlags = O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  return Fd(::openat(directory.at(), kName, kFlags, kFileMode));
 }
 
 std::int64_t now_ms() {
@@ -51,27 +55,26 @@ std::int64_t now_ms() {
 }  // namespace
 
 Status Ownership::acquire(const Directory& directory, Sharing wanted) {
-  constexpr int kFlags = O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  file_ = Fd(::openat(directory.at(), kName, kFlags, kFileMode));
-  Status status = file_.valid() ? Status::success() : Status::from_errno("open kvfs.lock");
-  if (status.ok() && wanted != Sharing::kShared) {
-    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0)
+  directory_ = &directory;
+  Status status;
+  if (wanted != Sharing::kShared) {
+    file_ = open_file(directory);
+    if (!file_.valid()) status = Status::from_errno("open kvfs.lock");
+    if (status.ok() && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0)
       status = Status::failure(errno == EWOULDBLOCK ? EBUSY : errno, "lock");
-    if (status.ok() && anybody_shares(file_)) {
-      (void)::flock(file_.get(), LOCK_UN);
-      status = Status::failure(EBUSY, "lock");
-    }
+    struct stat found;
+    if (status.ok() && ::fstat(file_.get(), &found) != 0) status = Status::from_errno("stat");
+    if (status.ok() && anybody_shares(file_)) status = Status::failure(EBUSY, "lock");
     if (status.ok()) {
-      owner_ = true;
+      size_bytes_ = found.st_size;
       confirmed_ms_ = now_ms();
+      owner_ = true;
       return status;
     }
+    unlock();
   }
-  if (wanted == Sharing::kOwner) {
-    release();
-    return status;
-  }
-  if (file_.valid()) share(file_);
+  if (wanted == Sharing::kOwner) return status;
+  share();
   return Status::success();
 }
 
@@ -81,7 +84,9 @@ bool Ownership::confirm() {
   if (moment_ms - confirmed_ms_.load(std::memory_order_relaxed) <= kConfirmedMs) return true;
   const std::lock_guard lock(mutex_);
   if (!owner()) return false;
-  if (anybody_shares(file_) || removed(file_)) {
+  struct stat found;
+  const bool same = ::fstat(file_.get(), &found) == 0 && found.st_nlink > 0 && found.st_size == size_bytes_;
+  if (!same || anybody_shares(file_)) {
     become_shared();
     return false;
   }
@@ -96,14 +101,36 @@ void Ownership::give_up() {
 
 void Ownership::become_shared() {
   owner_ = false;
-  share(file_);
+  Fd owned = std::move(file_);
+  // Before the other place is given up, so that nobody finds both free; and in the file that has the name
+  // now.
+  share();
+  std::swap(owned, file_);
+  unlock();
+  file_ = std::move(owned);
+}
+
+void Ownership::share() {
+  file_ = open_file(*directory_);
+  if (!file_.valid()) return;
+  struct flock lock = first_byte(F_RDLCK);
+  (void)::fcntl(file_.get(), F_OFD_SETLK, &lock);
+  grow(*directory_);
+}
+
+// By hand: a forked child has the same open file description and would keep its locks.
+void Ownership::unlock() {
+  if (!file_.valid()) return;
+  struct flock lock = first_byte(F_UNLCK);
   (void)::flock(file_.get(), LOCK_UN);
+  (void)::fcntl(file_.get(), F_OFD_SETLK, &lock);
+  file_ = Fd();
 }
 
 void Ownership::release() {
   const std::lock_guard lock(mutex_);
   owner_ = false;
-  file_ = Fd();
+  unlock();
 }
 
 }  // namespace kvfs::fs

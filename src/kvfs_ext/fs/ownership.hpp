@@ -14,12 +14,14 @@ namespace kvfs::fs {
 enum class Sharing : std::uint8_t { kAuto, kOwner, kShared };
 
 // The owner holds flock() on a file in the directory, everybody else a read lock of its first byte: both work
-// on a file that is open for reading, so that its file system can still be remounted read-only. Thread-safe
+// on a file that is open for reading, so that its file system can still be remounted read-only. Who shares
+// also makes the file longer, so that an owner who does not look meanwhile still learns of it. Thread-safe
 // once it is acquired.
 class Ownership {
  public:
-  // Take the place that is free. Never waits for another process. Fails for kOwner alone: EBUSY if somebody
-  // else uses the directory, or what the system said; otherwise what does not work makes the engine share.
+  // Take the place that is free. `directory` outlives this. Never waits for another process. Fails for kOwner
+  // alone: EBUSY if somebody else uses the directory, or what the system said; otherwise what does not work
+  // makes the engine share.
   Status acquire(const Directory& directory, Sharing wanted);
 
   [[nodiscard]] bool owner() const { return owner_.load(std::memory_order_relaxed); }
@@ -38,8 +40,13 @@ class Ownership {
   // With the mutex held.
   void become_shared();
 
-  std::mutex mutex_;  // guards the file
+  void share();
+  void unlock();
+
+  const Directory* directory_ = nullptr;
+  std::mutex mutex_;  // guards what follows
   Fd file_;
+  std::int64_t size_bytes_ = 0;  // of the file, when it was locked
   std::atomic<bool> owner_{false};
   std::atomic<std::int64_t> confirmed_ms_{0};
 };

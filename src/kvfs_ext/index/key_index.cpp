@@ -86,7 +86,7 @@ void KeyIndex::change(Found& found, std::string_view key, const Record& record) 
     found.place = table.insert(key, found.hash, seed_, [&](const Record& other) {
       if (scanning || other.pins > 0) return true;
       if (other.state == State::kAbsent) return !expired(other, moment);
-      return other.state != State::kForgotten && other.state != State::kNothing;
+      return other.state != State::kForgotten;
     });
     memory_bytes_.fetch_add(table.memory_bytes() - before, std::memory_order_relaxed);
   }
@@ -116,8 +116,6 @@ Known KeyIndex::find(std::string_view key) const {
       return Known::kAsked;
     case State::kForgotten:
       return Known::kForgotten;
-    case State::kNothing:
-      return Known::kNothing;
   }
   return Known::kNothing;
 }
@@ -173,12 +171,11 @@ void KeyIndex::forget(std::string_view key) {
 void KeyIndex::add(std::string_view key, std::uint64_t size_bytes) {
   Found found = locate_to_change(key);
   Record record;
-  record.state = State::kNothing;
-  if (found.there()) record = found.shard->table.at(found.place);
-  const bool confirmed = record.state == State::kPresent && record.hint;
-  if (!confirmed && record.state != State::kNothing) return;
-  if (!confirmed) record.stamp = now();
-  record.state = State::kPresent;
+  record.stamp = now();
+  if (found.there()) {
+    record = found.shard->table.at(found.place);
+    if (record.state != State::kPresent || !record.hint) return;
+  }
   record.hint = false;
   record.blocks = blocks_of(size_bytes);
   change(found, key, record);
@@ -186,11 +183,8 @@ void KeyIndex::add(std::string_view key, std::uint64_t size_bytes) {
 
 void KeyIndex::hint(std::string_view key, std::uint32_t blocks) {
   Found found = locate_to_change(key);
+  if (found.there()) return;
   Record record;
-  record.state = State::kNothing;
-  if (found.there()) record = found.shard->table.at(found.place);
-  if (record.state != State::kNothing) return;
-  record.state = State::kPresent;
   record.blocks = blocks;
   record.stamp = now();
   record.hint = true;
@@ -205,12 +199,8 @@ void KeyIndex::drop_hints() {
       Found found{&shard, std::unique_lock(shard.mutex)};
       for (found.place = 0; found.place < shard.table.slots(); ++found.place) {
         if (!shard.table.used(found.place)) continue;
-        Record record = shard.table.at(found.place);
-        if (!record.hint || record.state != State::kPresent) continue;
-        record.hint = false;
-        record.state = State::kNothing;
-        change(found, {}, record);
-        if (record.pins == 0) erase(found);
+        const Record record = shard.table.at(found.place);
+        if (record.hint && record.state == State::kPresent) erase(found);
       }
     }
   }
@@ -226,13 +216,12 @@ void KeyIndex::touch(std::string_view key) {
 }
 
 void KeyIndex::pin(std::string_view key) {
-  Found found = locate_to_change(key);
-  Record record;
-  record.state = State::kNothing;
-  if (found.there()) record = found.shard->table.at(found.place);
-  if (record.pins == std::numeric_limits<std::uint16_t>::max()) return;
+  Found found = locate(key);
+  if (!found.there()) return;
+  Record record = found.shard->table.at(found.place);
+  if (record.state != State::kPresent || record.pins == std::numeric_limits<std::uint16_t>::max()) return;
   if (record.pins++ == 0) pinned_.fetch_add(1, std::memory_order_relaxed);
-  change(found, key, record);
+  found.shard->table.set(found.place, record);
 }
 
 void KeyIndex::unpin(std::string_view key) {
@@ -242,14 +231,6 @@ void KeyIndex::unpin(std::string_view key) {
   if (record.pins == 0) return;
   if (--record.pins == 0) pinned_.fetch_sub(1, std::memory_order_relaxed);
   found.shard->table.set(found.place, record);
-  if (record.pins == 0 && record.state == State::kNothing) erase(found);
-}
-
-bool KeyIndex::met(std::string_view key) const {
-  const Found found = locate(key);
-  if (!found.there()) return false;
-  const Record record = found.shard->table.at(found.place);
-  return record.state == State::kPresent || record.pins > 0;
 }
 
 bool KeyIndex::has_size(std::size_t key_size_bytes) const {

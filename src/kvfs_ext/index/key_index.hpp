@@ -55,11 +55,9 @@ class KeyIndex {
   void set_scanning(bool scanning) { scanning_.store(scanning, std::memory_order_relaxed); }
 
   void touch(std::string_view key);
-  // A load or a store of the key is under way, or has ended. Nothing is learned from that.
+  // A load is under way, or has ended: of a present key, of others nothing is noted.
   void pin(std::string_view key);
   void unpin(std::string_view key);
-  // Whether the chunk is known here, or a load or a store of it is under way.
-  [[nodiscard]] bool met(std::string_view key) const;
 
   [[nodiscard]] std::size_t present() const { return present_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t pinned() const { return pinned_.load(std::memory_order_relaxed); }

@@ -14,14 +14,13 @@ enum class State : std::uint8_t {
   kAbsent,     // a probe found none; `stamp` says when
   kAsked,      // a probe is on its way; `stamp` is its generation
   kForgotten,  // a load failed: nothing is known, but something was
-  kNothing,    // the record is there for its pins alone
 };
 
 // What is kept of a key beside the key.
 struct Record {
   std::uint32_t blocks = 0;  // of 512 bytes that the file takes
   std::uint32_t stamp = 0;   // present: the moment of the last use; else see State
-  std::uint16_t pins = 0;    // loads and stores that are under way
+  std::uint16_t pins = 0;    // loads that are under way
   State state = State::kPresent;
   bool hint = false;  // a snapshot said so and nobody has seen the file yet
 };

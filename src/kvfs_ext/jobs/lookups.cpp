@@ -15,6 +15,7 @@ namespace {
 // A probe takes about a microsecond. So many are worth a thread's waking up, and more would keep the first
 // waiting.
 constexpr std::size_t kProbesPerBatch = 64;
+static_assert(index::kKeySizeMax == layouts::kKeySizeMax);
 
 }  // namespace
 
@@ -69,21 +70,16 @@ void Lookups::close() {
 }
 
 Verdict Lookups::lookup(std::string_view key) {
+  // Before the look: the last keys of the scan may come in between.
+  const bool complete = complete_.load(std::memory_order_acquire);
   const index::Known known = index_.find(key);
-  switch (known) {
-    case index::Known::kPresent:
-      return Verdict::kHit;
-    case index::Known::kAbsent:
-      if (complete_.load(std::memory_order_acquire) && ownership_.owner()) check_later(key);
-      return Verdict::kMiss;
-    case index::Known::kAsked:
-      return Verdict::kRetry;
-    case index::Known::kNothing:
-    case index::Known::kExpired:
-    case index::Known::kForgotten:
-      break;
+  if (known == index::Known::kPresent) return Verdict::kHit;
+  if (known == index::Known::kAsked) return Verdict::kRetry;
+  if (known == index::Known::kAbsent) {
+    if (complete && ownership_.owner()) check_later(key);
+    return Verdict::kMiss;
   }
-  if (complete_.load(std::memory_order_acquire) && ownership_.confirm()) {
+  if (complete && ownership_.confirm()) {
     // The file of a failed load may still be there, which says nothing about other writers.
     if (known != index::Known::kForgotten) check_later(key);
     return Verdict::kMiss;
@@ -93,7 +89,7 @@ Verdict Lookups::lookup(std::string_view key) {
 
 bool Lookups::probe(std::string_view key) {
   const std::lock_guard lock(questions_mutex_);
-  if (!index_.ask(key, generation_)) return false;
+  if (stop_ || !index_.ask(key, generation_)) return false;
   questions_[key.size()].append(key);
   probes_.fetch_add(1, std::memory_order_relaxed);
   return ++collected_ >= kProbesPerBatch;
@@ -101,10 +97,10 @@ bool Lookups::probe(std::string_view key) {
 
 void Lookups::check_later(std::string_view key) {
   const std::lock_guard lock(questions_mutex_);
-  if (checks_collected_ >= kProbesPerBatch) return;
+  if (stop_ || checks_collected_ >= kProbesPerBatch) return;
   ++checks_collected_;
   checks_[key.size()].append(key);
-  probes_.fetch_add(1, std::memory_order_relaxed);
+  checks_made_.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::vector<Questions> Lookups::take_probes() {
@@ -128,8 +124,7 @@ std::vector<Questions> Lookups::take_probes() {
 void Lookups::answer(std::string_view key, std::uint32_t generation, const Status& status) {
   if (generation != 0) {
     index_.answer(key, generation, status.ok(), options_.chunk_size_bytes);
-  } else if (status.ok() && !index_.met(key)) {
-    // No store of this engine has made it: somebody stores who takes no lock.
+  } else if (status.ok() && is_foreign(key)) {
     ownership_.give_up();
   }
 }
@@ -141,7 +136,23 @@ void Lookups::load_ended(std::string_view key, const Status& status) {
 
 void Lookups::store_ended(std::string_view key, const Status& status) {
   if (status.ok()) index_.put(key, options_.chunk_size_bytes);
-  index_.unpin(key);
+  const std::lock_guard lock(storing_mutex_);
+  if (const auto found = storing_.find(std::string(key)); found != storing_.end()) storing_.erase(found);
+}
+
+void Lookups::store_begins(std::string_view key) {
+  const std::lock_guard lock(storing_mutex_);
+  storing_.emplace(key);
+}
+
+bool Lookups::is_foreign(std::string_view key) {
+  {
+    const std::lock_guard lock(storing_mutex_);
+    if (storing_.contains(std::string(key))) return false;
+  }
+  // After that: a store puts its key into the index first. A load that has failed since leaves its file, too.
+  const index::Known known = index_.find(key);
+  return known != index::Known::kPresent && known != index::Known::kForgotten;
 }
 
 LookupStats Lookups::stats() const {
@@ -153,6 +164,7 @@ LookupStats Lookups::stats() const {
   stats.owner = ownership_.owner() ? 1 : 0;
   stats.pinned_chunks = index_.pinned();
   stats.probes = probes_.load(std::memory_order_relaxed);
+  stats.checks = checks_made_.load(std::memory_order_relaxed);
   return stats;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "base/status.hpp"
@@ -38,6 +39,7 @@ struct LookupStats {
   std::uint64_t owner = 0;
   std::uint64_t pinned_chunks = 0;
   std::uint64_t probes = 0;
+  std::uint64_t checks = 0;
 };
 
 // Questions that go to the disk together. Without a generation they check what was answered already.
@@ -77,7 +79,7 @@ class Lookups {
   void answer(std::string_view key, std::uint32_t generation, const Status& status);
 
   void load_submitted(std::string_view key) { index_.pin(key); }
-  void store_begins(std::string_view key) { index_.pin(key); }
+  void store_begins(std::string_view key);
   void load_ended(std::string_view key, const Status& status);
   void store_ended(std::string_view key, const Status& status);
 
@@ -85,6 +87,8 @@ class Lookups {
 
  private:
   void read_all();
+  // The chunk is on disk although this engine knows nothing of it: was it stored by another?
+  [[nodiscard]] bool is_foreign(std::string_view key);
   // Have the disk asked whether a MISS was right.
   void check_later(std::string_view key);
 
@@ -101,6 +105,7 @@ class Lookups {
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> scanned_files_{0};
   std::atomic<std::uint64_t> probes_{0};
+  std::atomic<std::uint64_t> checks_made_{0};
   std::thread scanner_;
 
   std::mutex questions_mutex_;  // guards what follows
@@ -109,6 +114,9 @@ class Lookups {
   std::map<std::size_t, std::string> checks_;     // the same
   std::size_t collected_ = 0;
   std::size_t checks_collected_ = 0;
+
+  std::mutex storing_mutex_;
+  std::unordered_multiset<std::string> storing_;  // keys whose store is under way
 };
 
 }  // namespace kvfs::jobs

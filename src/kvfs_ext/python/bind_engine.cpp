@@ -183,7 +183,7 @@ still be polled. May be called again.)")
            "Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files, "
            "shed_stores; the peaks of what was in flight, peak_inflight_read_bytes and "
            "peak_inflight_write_bytes; inflight_jobs now; and of the index, see docs/lookup.md: index_keys, "
-           "index_bytes, scanned_files, scan_complete, owner, pinned_chunks, probes.");
+           "index_bytes, scanned_files, scan_complete, owner, pinned_chunks, probes, checks.");
 }
 
 }  // namespace kvfs::python

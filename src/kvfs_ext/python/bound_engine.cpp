@@ -185,6 +185,7 @@ nb::dict BoundEngine::stats() {
   result["owner"] = stats.lookups.owner;
   result["pinned_chunks"] = stats.lookups.pinned_chunks;
   result["probes"] = stats.lookups.probes;
+  result["checks"] = stats.lookups.checks;
   return result;
 }
 

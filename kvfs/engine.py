@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Self
@@ -55,19 +56,28 @@ class ChunkEngine:
         index_mode = config.index_mode
         if index_mode == "auto" and not filesystems.is_local(namespace.base_path):
             index_mode = "shared"
-        self._native = backend.load().Engine(
-            namespace.base_path,
-            buffer,
-            config.n_read_threads,
-            config.n_write_threads,
-            config.use_o_direct,
-            config.io_engine,
-            config.max_inflight_read_bytes,
-            config.max_inflight_write_bytes,
-            queued,
-            index_mode,
-            config.negative_ttl_s,
-        )
+        try:
+            self._native = backend.load().Engine(
+                namespace.base_path,
+                buffer,
+                config.n_read_threads,
+                config.n_write_threads,
+                config.use_o_direct,
+                config.io_engine,
+                config.max_inflight_read_bytes,
+                config.max_inflight_write_bytes,
+                queued,
+                index_mode,
+                config.negative_ttl_s,
+            )
+        except OSError as error:
+            if error.errno != errno.EBUSY or index_mode != "owner":
+                raise
+            raise OSError(
+                errno.EBUSY,
+                "another kvfs uses this namespace, and index_mode is 'owner'; use 'auto' or 'shared'",
+                namespace.base_path,
+            ) from error
         # No wrapper: vLLM asks key by key on its scheduler's thread.
         self.lookup: Callable[[bytes], int] = self._native.lookup
         """`MISS`, `HIT`, `RETRY` or `EXPIRED` for a key, from memory; `kvfs.jobs.EngineLike.lookup`."""

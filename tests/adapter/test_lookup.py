@@ -182,7 +182,7 @@ def test_miss_that_was_right_leaves_the_owner_alone(owner: Tier) -> None:
         owner.manager.submit_store(owner.job([key], [number % 8], promotion=False))
         owner.step()
     owner.manager.drain_jobs()
-    assert owner.manager._engine.stats()["probes"] > 100
+    assert owner.manager._engine.stats()["checks"] > 100
     assert owner.manager._engine.stats()["owner"] == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,24 @@ MakeTier = Callable[..., Tier]
         ),
         pytest.param(
             {"io_engine": "aio"}, ValueError, "'io_engine' must be one of auto, uring, psync", id="io-engine"
+        ),
+        pytest.param(
+            {"index_mode": "alone"},
+            ValueError,
+            "'index_mode' must be one of auto, owner, shared, got 'alone'",
+            id="index-mode",
+        ),
+        pytest.param(
+            {"negative_ttl_s": -1}, ValueError, "'negative_ttl_s' must be a finite.*got -1", id="negative-ttl"
+        ),
+        pytest.param(
+            {"negative_ttl_s": float("nan")}, ValueError, "'negative_ttl_s'.*got nan", id="ttl-not-a-number"
+        ),
+        pytest.param(
+            {"negative_ttl_s": "1s"}, TypeError, "'negative_ttl_s' must be a number", id="ttl-as-text"
+        ),
+        pytest.param(
+            {"negative_ttl_s": True}, TypeError, "'negative_ttl_s' must be a number", id="ttl-as-bool"
         ),
         pytest.param(
             {"max_inflight_read_bytes": 0},
@@ -186,3 +205,11 @@ def test_config_json_is_what_the_stock_tier_writes(make_tier: MakeTier, tmp_path
     name = ours.base.name.removesuffix("_r0") + "/config.json"
     assert (tmp_path / "ours" / name).read_text() == (tmp_path / "stock" / name).read_text()
     assert stock.base.name == ours.base.name
+
+
+def test_second_owner_is_refused_and_leaves_the_first_alone(make_tier: MakeTier) -> None:
+    first = make_tier(index_mode="owner", negative_ttl_s=3)
+    with pytest.raises(OSError, match=r"another kvfs uses this namespace.*'auto' or 'shared'") as caught:
+        make_tier(index_mode="owner")
+    assert caught.value.errno == errno.EBUSY
+    assert first.manager._engine.stats()["owner"] == 1

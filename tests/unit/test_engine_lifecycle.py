@@ -152,7 +152,8 @@ def test_close_full_queue_completes_every_job_once(start_rig: StartRig, storage:
             assert (path.read_bytes() == chunk) if outcome == 0 else not path.exists()
             cancelled += outcome != 0
         if any(completions[job_id].outcomes):
-            assert completions[job_id].detail != ""
+            assert completions[job_id].detail.startswith("store failed for chunk ")
+            assert completions[job_id].detail.endswith(" because the engine was closed before it started")
     assert cancelled > 0
     assert all(completions[job_id].outcomes[0] in (errno.ENOENT, errno.ECANCELED) for job_id in jobs_of_loads)
     assert rig.engine.stats()["inflight_jobs"] == 0

@@ -66,6 +66,8 @@ def test_store_larger_than_the_queue_sheds_its_last_keys(
     assert completion.bytes_moved == kept * CHUNK_SIZE_BYTES
     assert [rig.path(key).exists() for key in keys] == [True] * kept + [False] * (40 - kept)
     assert rig.path(keys[kept - 1]).read_bytes() == chunk
+    failed = f"store failed for chunk {kept + 1} of 40 because the queue was full"
+    assert completion.detail == ("" if kept == 40 else failed)
     assert rig.engine.stats()["shed_stores"] == 40 - kept
     assert (f"chunk {kept + 1} of 40" in completion.detail) == (kept < 40)
 

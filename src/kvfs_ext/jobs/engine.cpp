@@ -120,7 +120,7 @@ bool Engine::submit(std::int64_t job_id, JobKind kind, PackedKeys keys, std::vec
     if (ops == 0) done.ended.push_back(job);
     for (std::size_t op = accepted; op < ops; ++op) {
       ++shed_stores_;
-      if (job->finish_op(op, Status::failure(EAGAIN, "queueing"), 0, {})) done.ended.push_back(job);
+      if (job->refuse_op(op, EAGAIN, "because the queue was full")) done.ended.push_back(job);
     }
     settle(done);
     wake_up = take_wake_up();
@@ -175,9 +175,10 @@ void Engine::close() {
     Done done;
     for (const Claim& claim : queue_.take_all()) {
       for (std::size_t op = claim.begin; op < claim.end; ++op) {
-        const Status cancelled = Status::failure(ECANCELED, "start");
-        if (claim.job->kind == JobKind::kLoad) lookups_.load_ended(claim.job->keys.at(op), cancelled);
-        if (claim.job->finish_op(op, cancelled, 0, {})) done.ended.push_back(claim.job);
+        if (claim.job->kind == JobKind::kLoad)
+          lookups_.load_ended(claim.job->keys.at(op), Status::failure(ECANCELED, "load"));
+        if (claim.job->refuse_op(op, ECANCELED, "because the engine was closed before it started"))
+          done.ended.push_back(claim.job);
       }
     }
     settle(done);

@@ -66,11 +66,14 @@ class Job {
   // Record an op's end. `path` is for the message and may be empty where no file was reached.
   // Thread-safe for different ops. True for exactly one call: the one that ends the job.
   bool finish_op(std::size_t op, const Status& status, std::uint64_t bytes_moved, std::string_view path);
+  // The same for an op that never started; `reason` goes on from "store failed for chunk 1 of 3 ".
+  bool refuse_op(std::size_t op, int code, std::string_view reason);
   // After finish_op() said true: move the result out.
   [[nodiscard]] Completion take_completion();
 
  private:
-  void keep_first_failure(std::size_t op, const Status& status, std::string_view path);
+  bool end_op(std::size_t op, int code, std::uint64_t bytes_moved);
+  void keep_first_failure(std::size_t op, std::string_view step, std::string_view rest);
 
   const Clock::time_point accepted_;
   std::atomic<std::size_t> unfinished_;

@@ -78,7 +78,9 @@ void FilesWindow::advance(std::size_t index, int result) {
     return slot.moved < slot.bytes.size() ? transfer_rest(index) : end(index, Status::success());
   }
   if (result == 0) return end(index, slot.stores ? Status::failure(EIO, "write") : Status::success());
-  if (result == -EINTR || result == -EAGAIN) return transfer_rest(index);
+  if (result == -EINTR) return transfer_rest(index);
+  // The ring has no means for it now, and may have none for as long as it is asked.
+  if (result == -EAGAIN) return transfer_plainly(index);
   if (result == -EINVAL && slot.target.file.direct) {
     if (slot.moved == 0) context_.direct.refused(slot.bytes);
     const Status left = fs::leave_direct(slot.target.file);
@@ -114,11 +116,13 @@ void FilesWindow::transfer_without_ring() {
   const std::size_t left = ring_.queued();
   ring_.drop_queued();
   const std::vector<std::size_t> orphans(queued_.end() - static_cast<std::ptrdiff_t>(left), queued_.end());
-  for (const std::size_t index : orphans) {
-    Slot& slot = slots_[index];
-    end(index, slot.stores ? fs::write_all(slot.target.file, slot.bytes, context_.direct)
-                           : fs::read_all(slot.target.file, slot.bytes, context_.direct, slot.moved));
-  }
+  for (const std::size_t index : orphans) transfer_plainly(index);
+}
+
+void FilesWindow::transfer_plainly(std::size_t index) {
+  Slot& slot = slots_[index];
+  end(index, slot.stores ? fs::write_all(slot.target.file, slot.bytes, context_.direct)
+                         : fs::read_all(slot.target.file, slot.bytes, context_.direct, slot.moved));
 }
 
 }  // namespace kvfs::layouts

@@ -60,6 +60,8 @@ class FilesWindow {
   void end(std::size_t slot, const Status& transferred);
   void finish(std::size_t slot, const Status& status);
   void transfer_without_ring();
+  // All of one chunk's bytes, on this thread.
+  void transfer_plainly(std::size_t index);
 
   FilesContext& context_;
   fs::Ring ring_;

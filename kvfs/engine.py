@@ -79,8 +79,8 @@ class ChunkEngine:
                 namespace.base_path,
             ) from error
         # No wrapper: vLLM asks key by key on its scheduler's thread.
-        self.lookup: Callable[[bytes], int] = self._native.lookup
-        """`MISS`, `HIT`, `RETRY` or `EXPIRED` for a key, from memory; `kvfs.jobs.EngineLike.lookup`."""
+        self.ask: Callable[[bytes, float], int] = self._native.ask
+        """`MISS`, `HIT` or `RETRY` for a key, from memory; see `kvfs.jobs.EngineLike.ask`."""
         self._alone = bool(self._native.stats()["owner"])
         _logger.info(
             "kvfs serves %s through %s (%s) with %d threads, %s",
@@ -117,12 +117,8 @@ class ChunkEngine:
         """Count the keys that are hits, up to the first that is none; errors as in `submit_store`."""
         return self._native.lookup_prefix(*_packed(keys))
 
-    def probe(self, key: bytes) -> None:
-        """Ask the disk about a key, unless that is being done; `submit_probes` sends the question off."""
-        self._native.probe(key)
-
     def submit_probes(self) -> None:
-        """Hand the questions that were collected to the threads."""
+        """Hand the questions that `ask` has collected to the threads."""
         self._native.submit_probes()
 
     def touch(self, keys: Collection[bytes]) -> None:

@@ -15,6 +15,7 @@ down in docs/engine.md. An outcome is an errno, one a key, in the job's order:
 from __future__ import annotations
 
 import errno
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -120,6 +121,14 @@ class EngineLike(Protocol):
         Raises:
             TypeError: No bytes.
             ValueError: A key of less than 5 or more than 255 bytes.
+        """
+
+    def ask(self, key: bytes, waiting_since_s: float = math.inf) -> int:
+        """Return `MISS` or `HIT`; or `RETRY`, and then the disk is asked. Errors as in `lookup`.
+
+        Args:
+            key: The key.
+            waiting_since_s: An absence found since then (`time.monotonic()`) counts, however old it is.
         """
 
     def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:

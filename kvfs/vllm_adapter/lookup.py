@@ -1,65 +1,76 @@
-"""What is noted of a request's lookups, where the engine's answer alone is not enough."""
+"""What is noted of requests whose lookups the engine's knowledge alone does not answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+import time
+from collections.abc import Collection
+from typing import Final
 
-from kvfs.jobs import EXPIRED, HIT, MISS, RETRY
+# The questions of one request in one step take less than this.
+_STEP_S: Final = 0.05
 
 
-class LookupNotes:
-    """Keys that live requests wait for, and keys whose load failed for them.
+class RequestNotes:
+    """Since when requests wait for answers, and which keys failed to load for them.
 
-    False while there is nothing: then the engine's HIT and MISS are the answer. Not thread-safe: vLLM calls
-    a tier under its manager's lock.
+    The notes of the request that is asking lie in attributes, because the scheduler asks key by key. Not
+    thread-safe: vLLM calls a tier under its manager's lock.
+
+    Attributes:
+        request_id: The request that is asking, None between two.
+        waiting_since_s: When it began to wait (`time.monotonic()`); infinity if it does not.
+        denied: Keys whose load failed for it.
+        must_wait: To be set when it has to wait for an answer.
     """
 
-    def __init__(self, probe: Callable[[bytes], None]) -> None:
-        """Start with nothing noted.
-
-        Args:
-            probe: Asks the disk about a key.
-        """
-        self._probe = probe
-        self._waiting: dict[str, set[bytes]] = {}
+    def __init__(self) -> None:
+        """Start with nothing noted."""
+        self._waiting_since_s: dict[str, float] = {}
         self._denied: dict[str, set[bytes]] = {}
+        self._began_s = math.inf
+        self.request_id: str | None = None
+        self.waiting_since_s = math.inf
+        self.denied: Collection[bytes] = ()
+        self.must_wait = False
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to look at."""
-        return bool(self._waiting or self._denied)
+        """Tell whether anything is noted."""
+        return bool(self._waiting_since_s or self._denied)
 
-    def resolve(self, key: bytes, request_id: str, verdict: int) -> int:
-        """Return the answer to a request: `HIT`, `MISS`, or `RETRY` while the disk is asked.
+    def begin(self, request_id: str) -> None:
+        """Turn to the request that asks from now on."""
+        self.end()
+        self.request_id = request_id
+        self._began_s = time.monotonic()
+        self.waiting_since_s = self._waiting_since_s.get(request_id, math.inf)
+        self.denied = self._denied.get(request_id, ())
 
-        Args:
-            key: What the request asks for.
-            request_id: The request.
-            verdict: What the engine says.
-        """
-        if key in self._denied.get(request_id, ()):
-            return MISS
-        waiting = self._waiting.get(request_id)
-        if waiting is not None and key in waiting and verdict != RETRY:
-            # Its question has been answered. If a step took longer than the time to live, the answer counts
-            # all the same: otherwise it would be asked again in every step, for ever.
-            waiting.remove(key)
-            if not waiting:
-                del self._waiting[request_id]
-            return MISS if verdict == EXPIRED else verdict
-        if verdict in (HIT, MISS):
-            return verdict
-        self._probe(key)
-        self._waiting.setdefault(request_id, set()).add(key)
-        return RETRY
+    def end(self) -> None:
+        """Put away what was noted of the request that has asked."""
+        if self.request_id is None:
+            return
+        if self.must_wait:
+            self._waiting_since_s[self.request_id] = self._began_s
+        else:
+            self._waiting_since_s.pop(self.request_id, None)
+        self.request_id, self.waiting_since_s, self.denied, self.must_wait = None, math.inf, (), False
+
+    def missed(self) -> None:
+        """End the wait of a request that goes on asking without an end of the step, once it has its answer."""
+        if time.monotonic() - self._began_s > _STEP_S:
+            self.end()
 
     def deny(self, keys: Collection[bytes], request_id: str) -> None:
         """Make keys whose load failed a miss for a request as long as it lives.
 
         Without this it could be sent to the same bad chunk again and again (vLLM#49176).
         """
+        self.end()
         self._denied.setdefault(request_id, set()).update(keys)
 
     def forget(self, request_id: str) -> None:
         """Drop what was noted of a request."""
-        self._waiting.pop(request_id, None)
+        self.end()
+        self._waiting_since_s.pop(request_id, None)
         self._denied.pop(request_id, None)

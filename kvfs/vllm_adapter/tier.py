@@ -21,9 +21,9 @@ from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManag
 
 from kvfs.config import TierConfig
 from kvfs.engine import ChunkEngine
-from kvfs.jobs import RETRY, SUCCESS, CompletionLike
+from kvfs.jobs import MISS, RETRY, SUCCESS, CompletionLike
 from kvfs.vllm_adapter import translate
-from kvfs.vllm_adapter.lookup import LookupNotes
+from kvfs.vllm_adapter.lookup import RequestNotes
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import OffloadingSpec
@@ -76,8 +76,8 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         self._request_by_load: dict[JobId, str] = {}
         namespace = translate.namespace_of(config.root_dir, offloading_spec)
         self._engine = ChunkEngine(namespace, primary_kv_view, config)
-        self._look_up = self._engine.lookup
-        self._notes = LookupNotes(self._engine.probe)
+        self._ask = self._engine.ask
+        self._notes = RequestNotes()
 
     @override
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
@@ -86,9 +86,16 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
     @override
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Answer from memory; only a key of which nothing is known costs a step. See docs/lookup.md."""
-        verdict = self._look_up(key)
-        if verdict >= RETRY or self._notes:
-            verdict = self._notes.resolve(key, req_context.req_id, verdict)
+        notes = self._notes
+        if req_context.req_id != notes.request_id:
+            notes.begin(req_context.req_id)
+        if notes.denied and key in notes.denied:
+            return LookupResult.MISS
+        verdict = self._ask(key, notes.waiting_since_s)
+        if verdict == RETRY:
+            notes.must_wait = True
+        elif verdict == MISS:
+            notes.missed()
         return _ANSWERS[verdict]
 
     @override
@@ -98,6 +105,7 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
     @override
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Send the step's questions to the disk; the answers come while the model runs."""
+        self._notes.end()
         self._engine.submit_probes()
 
     @override

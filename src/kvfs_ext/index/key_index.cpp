@@ -40,6 +40,10 @@ Moment now() {
                              static_cast<std::uint64_t>(time.tv_nsec) / 10'000'000);
 }
 
+Moment moment_at(double monotonic_s) {
+  return static_cast<Moment>(static_cast<std::uint64_t>(monotonic_s * kTicksPerSecond));
+}
+
 KeyIndex::KeyIndex(double negative_ttl_s) : seed_(random_seed()), negative_ttl_(ticks(negative_ttl_s)) {}
 
 KeyIndex::~KeyIndex() {
@@ -103,15 +107,17 @@ void KeyIndex::erase(Found& found) {
   found.shard->table.erase(found.place);
 }
 
-Known KeyIndex::find(std::string_view key) const {
+Known KeyIndex::find(std::string_view key, std::optional<Moment> waiting_since) const {
   const Found found = locate(key);
   if (!found.there()) return Known::kNothing;
   const Record record = found.shard->table.at(found.place);
   switch (record.state) {
     case State::kPresent:
       return Known::kPresent;
-    case State::kAbsent:
-      return expired(record, now()) ? Known::kExpired : Known::kAbsent;
+    case State::kAbsent: {
+      const bool awaited = waiting_since && static_cast<std::int32_t>(record.stamp - *waiting_since) >= 0;
+      return awaited || !expired(record, now()) ? Known::kAbsent : Known::kExpired;
+    }
     case State::kAsked:
       return Known::kAsked;
     case State::kForgotten:
@@ -148,15 +154,15 @@ bool KeyIndex::ask(std::string_view key, std::uint32_t generation) {
   return true;
 }
 
-void KeyIndex::answer(std::string_view key, std::uint32_t generation, bool present,
-                      std::uint64_t size_bytes) {
+void KeyIndex::answer(std::string_view key, std::uint32_t generation, bool present, std::uint64_t size_bytes,
+                      Moment looked_at) {
   Found found = locate(key);
   if (!found.there()) return;
   Record record = found.shard->table.at(found.place);
   if (record.state != State::kAsked || record.stamp != generation) return;
   record.state = present ? State::kPresent : State::kAbsent;
   record.blocks = present ? blocks_of(size_bytes) : 0;
-  record.stamp = now();
+  record.stamp = looked_at;
   change(found, key, record);
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 
 #include "index/table.hpp"
@@ -20,6 +21,8 @@ inline constexpr std::size_t kKeySizeMax = 255;
 // Hundredths of a second since some start; may wrap around, after 497 days.
 using Moment = std::uint32_t;
 [[nodiscard]] Moment now();
+// The moment at so many seconds of CLOCK_MONOTONIC, which is Python's time.monotonic().
+[[nodiscard]] Moment moment_at(double monotonic_s);
 
 enum class Known : std::uint8_t { kNothing, kPresent, kAbsent, kExpired, kAsked, kForgotten };
 
@@ -33,7 +36,9 @@ class KeyIndex {
   KeyIndex(const KeyIndex&) = delete;
   KeyIndex& operator=(const KeyIndex&) = delete;
 
-  [[nodiscard]] Known find(std::string_view key) const;
+  // An absence that was found at `waiting_since` or later counts, however long ago that is: whoever waits for
+  // an answer shall get it.
+  [[nodiscard]] Known find(std::string_view key, std::optional<Moment> waiting_since = std::nullopt) const;
   // How many of the packed keys are present, counted from the first until one is not.
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const;
 
@@ -42,7 +47,10 @@ class KeyIndex {
   // A probe is to be made; false if the key is present or asked already. The answer counts only while the key
   // is still asked with its generation.
   bool ask(std::string_view key, std::uint32_t generation);
-  void answer(std::string_view key, std::uint32_t generation, bool present, std::uint64_t size_bytes);
+  // An absence is dated with `looked_at`, from before the look: what is stored meanwhile must not be missed
+  // longer.
+  void answer(std::string_view key, std::uint32_t generation, bool present, std::uint64_t size_bytes,
+              Moment looked_at);
   // Its load failed.
   void forget(std::string_view key);
   // The scan saw the file: adds a key of which nothing is known, and confirms a hint.

@@ -125,7 +125,7 @@ void Table::make_room(std::uint64_t seed, const Keep& keep) {
   other.key_size_ = key_size_;
   other.groups_ = groups_;
   // What can go may be so little that the next key would do all this again.
-  if (kept + 1 > slots() / 8 * 7 - slots() / 16) other.groups_ = std::max(groups_ + 1, groups_ * 9 / 8);
+  if (kept + 1 > slots() / 8 * 7 - slots() / 16) other.groups_ = std::max(groups_ + 1, groups_ * 17 / 16);
   other.memory_ = std::make_unique_for_overwrite<std::byte[]>(other.memory_bytes());
   std::memset(other.tags(), kEmpty, other.slots());
   for (std::size_t place = 0; place < slots(); ++place) {

@@ -30,9 +30,9 @@ struct Record {
 [[nodiscard]] std::uint64_t hash_of(std::string_view key, std::uint64_t seed);
 
 // Not thread-safe. A slot is the key, its record and a tag of one byte: 49 bytes for a key of 36. Tags are
-// compared eight at a time, so that the table may be nearly full (0.78 to 0.875 beyond some dozens of keys)
-// and is still searched in one or two steps. Growth is by an eighth, because its memory is the index's whole
-// cost.
+// compared eight at a time, so that the table may be nearly full (0.82 to 0.875 beyond a hundred keys)
+// and is still searched in one or two steps. Growth is by a sixteenth, because its memory is the index's
+// whole cost.
 class Table {
  public:
   static constexpr std::size_t kNowhere = ~std::size_t{0};

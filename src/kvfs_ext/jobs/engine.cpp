@@ -134,6 +134,13 @@ void Engine::touch(std::string_view packed, std::size_t key_size_bytes) {
     lookups_.touch(packed.substr(at, key_size_bytes));
 }
 
+Verdict Engine::ask(std::string_view key, std::optional<index::Moment> waiting_since) {
+  const Verdict verdict = lookups_.lookup(key, waiting_since);
+  if (verdict == Verdict::kHit || verdict == Verdict::kMiss) return verdict;
+  probe(key);
+  return Verdict::kRetry;
+}
+
 void Engine::probe(std::string_view key) {
   if (lookups_.probe(key)) submit_probes();
 }
@@ -281,9 +288,14 @@ void Engine::execute(const Claim& claim, Done& done) {
   if (claim.job->kind == JobKind::kLookup) (void)context_->directory.restore_if_removed();
   for (std::size_t op = claim.begin; op < claim.end; ++op) {
     if (claim.job->kind == JobKind::kStore) lookups_.store_begins(claim.job->keys.at(op));
+    const index::Moment begun_at = claim.job->is_probe ? index::now() : 0;
     std::string path;
     std::size_t moved = 0;
     const Status status = execute_op(*claim.job, op, path, moved);
+    if (claim.job->is_probe) {
+      const auto generation = static_cast<std::uint32_t>(claim.job->id);
+      lookups_.answer(claim.job->keys.at(op), generation, status, begun_at);
+    }
     finish_op(claim.job, op, status, moved, path, done);
   }
 }
@@ -341,7 +353,6 @@ void Engine::note_end(const Job& job, std::size_t op, const Status& status) {
   const std::string_view key = job.keys.at(op);
   if (job.kind == JobKind::kLoad) lookups_.load_ended(key, status);
   if (job.kind == JobKind::kStore) lookups_.store_ended(key, status);
-  if (job.is_probe) lookups_.answer(key, static_cast<std::uint32_t>(job.id), status);
 }
 
 void Engine::finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status,

@@ -84,6 +84,8 @@ class Engine {
     return lookups_.present_prefix(packed, key_size_bytes);
   }
   void touch(std::string_view packed, std::size_t key_size_bytes);
+  // The same, and the disk is asked about what is not known: never kExpired.
+  [[nodiscard]] Verdict ask(std::string_view key, std::optional<index::Moment> waiting_since);
   // Ask the disk about a key; and hand the threads what was asked.
   void probe(std::string_view key);
   void submit_probes();

@@ -69,10 +69,10 @@ void Lookups::close() {
   ownership_.release();
 }
 
-Verdict Lookups::lookup(std::string_view key) {
+Verdict Lookups::lookup(std::string_view key, std::optional<index::Moment> waiting_since) {
   // Before the look: the last keys of the scan may come in between.
   const bool complete = complete_.load(std::memory_order_acquire);
-  const index::Known known = index_.find(key);
+  const index::Known known = index_.find(key, waiting_since);
   if (known == index::Known::kPresent) return Verdict::kHit;
   if (known == index::Known::kAsked) return Verdict::kRetry;
   if (known == index::Known::kAbsent) {
@@ -121,9 +121,10 @@ std::vector<Questions> Lookups::take_probes() {
   return taken;
 }
 
-void Lookups::answer(std::string_view key, std::uint32_t generation, const Status& status) {
+void Lookups::answer(std::string_view key, std::uint32_t generation, const Status& status,
+                     index::Moment looked_at) {
   if (generation != 0) {
-    index_.answer(key, generation, status.ok(), options_.chunk_size_bytes);
+    index_.answer(key, generation, status.ok(), options_.chunk_size_bytes, looked_at);
   } else if (status.ok() && is_foreign(key)) {
     ownership_.give_up();
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -67,7 +68,8 @@ class Lookups {
   // Write the snapshot, if this is the owner and knows everything. No operation is under way any more.
   void close();
 
-  [[nodiscard]] Verdict lookup(std::string_view key);
+  [[nodiscard]] Verdict lookup(std::string_view key,
+                               std::optional<index::Moment> waiting_since = std::nullopt);
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
     return index_.present_prefix(keys, key_size_bytes);
   }
@@ -76,7 +78,7 @@ class Lookups {
   // Collect a question; true when it is time to take them.
   [[nodiscard]] bool probe(std::string_view key);
   [[nodiscard]] std::vector<Questions> take_probes();
-  void answer(std::string_view key, std::uint32_t generation, const Status& status);
+  void answer(std::string_view key, std::uint32_t generation, const Status& status, index::Moment looked_at);
 
   void load_submitted(std::string_view key) { index_.pin(key); }
   void store_begins(std::string_view key);

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -152,6 +153,15 @@ Raises:
            (std::string("Return what is known of a key: 0 miss, 1 hit, 2 retry, 3 expired. Never blocks.") +
             kKeyRaises)
                .c_str())
+      .def(
+          "ask", &BoundEngine::ask, nb::arg("key"),
+          nb::arg("waiting_since_s") = std::numeric_limits<double>::infinity(),
+          nb::sig("def ask(self, key: bytes, waiting_since_s: float = float('inf')) -> int"),
+          (std::string("Return 0 for a miss, 1 for a hit, or 2, and then the disk is asked. Never blocks.\n\n"
+                       "Args:\n    key: The key.\n    waiting_since_s: An absence that was found since then "
+                       "(time.monotonic()) counts, however old it is.") +
+           kKeyRaises)
+              .c_str())
       .def("lookup_prefix", &BoundEngine::lookup_prefix, nb::arg("keys"), nb::arg("key_size_bytes"),
            "Count the packed keys that are hits, up to the first that is none. Never blocks; errors as in "
            "submit_lookup().")

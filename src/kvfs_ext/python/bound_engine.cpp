@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <system_error>
@@ -193,6 +194,15 @@ int BoundEngine::lookup(nb::bytes key) {
   check_process();
   check_key_size(key.size(), "key");
   return static_cast<int>(engine_->lookup(view_of(key)));
+}
+
+int BoundEngine::ask(nb::bytes key, double waiting_since_s) {
+  check_process();
+  check_key_size(key.size(), "key");
+  std::optional<index::Moment> since;
+  // Infinity is for nobody who waits.
+  if (waiting_since_s >= 0 && std::isfinite(waiting_since_s)) since = index::moment_at(waiting_since_s);
+  return static_cast<int>(engine_->ask(view_of(key), since));
 }
 
 std::size_t BoundEngine::lookup_prefix(nb::bytes keys, std::int64_t key_size_bytes) {

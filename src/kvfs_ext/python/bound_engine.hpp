@@ -46,6 +46,7 @@ class BoundEngine {
   void close();
 
   int lookup(nb::bytes key);
+  int ask(nb::bytes key, double waiting_since_s);
   std::size_t lookup_prefix(nb::bytes keys, std::int64_t key_size_bytes);
   void probe(nb::bytes key);
   void submit_probes();

@@ -193,6 +193,20 @@ class Engine:
             RuntimeError: The engine belongs to the process that this one was forked from.
         """
 
+    def ask(self, key: bytes, waiting_since_s: float = float('inf')) -> int:
+        """
+        Return 0 for a miss, 1 for a hit, or 2, and then the disk is asked. Never blocks.
+
+        Args:
+            key: The key.
+            waiting_since_s: An absence that was found since then (time.monotonic()) counts, however old it is.
+
+        Raises:
+            TypeError: No bytes.
+            ValueError: A key of less than 5 or more than 255 bytes.
+            RuntimeError: The engine belongs to the process that this one was forked from.
+        """
+
     def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:
         """
         Count the packed keys that are hits, up to the first that is none. Never blocks; errors as in submit_lookup().

@@ -76,7 +76,8 @@ def tests(session: nox.Session) -> None:
     sysdeps.ensure("compile", python)
     install(session, python, dependency_group("tests"))
     install_wheel(session, python, pure=False)
-    run_all(session, [(pytest(session, python, "tests/unit", "tests/ext", "tests/nox"), EXTENSION)])
+    paths = ("tests/unit", "tests/ext", "tests/property", "tests/nox")
+    run_all(session, [(pytest(session, python, *paths), EXTENSION)])
 
 
 @nox.session
@@ -89,8 +90,8 @@ def fallback(session: nox.Session) -> None:
         install(session, interpreter, dependency_group("tests"))
     install_wheel(session, python, pure=False)
     install_wheel(session, pure_python, pure=True)
-    disabled = (pytest(session, python, "tests/unit"), DISABLED)
-    pure = (pytest(session, pure_python, "tests/unit"), FALLBACK)
+    disabled = (pytest(session, python, "tests/unit", "tests/property"), DISABLED)
+    pure = (pytest(session, pure_python, "tests/unit", "tests/property"), FALLBACK)
     run_all(session, [disabled, pure])
 
 

@@ -11,6 +11,8 @@ from harness.errors import UsageError
 TOKENS_PER_CHUNK: Final = 128
 # The arm whose answers and speed the others are compared with: nothing is offloaded.
 BASELINE: Final = "none"
+# The arm of vLLM's own disk tier.
+STOCK: Final = "fs"
 # A server that the user started; whatever it offloads to is not ours to configure.
 TARGET: Final = "target"
 
@@ -41,7 +43,7 @@ ARMS: Final = {
     arm.name: arm
     for arm in (
         Arm(BASELINE, None),
-        Arm("fs", "fs"),
+        Arm(STOCK, "fs"),
         Arm("kvfs", "kvfs", {"KVFS_DISABLE_EXT": "0"}, "extension"),
         Arm("kvfs-fallback", "kvfs", {"KVFS_DISABLE_EXT": "1"}, "fallback"),
     )

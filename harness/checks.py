@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import paired
-from harness.arms import ARMS, BASELINE, TARGET
+from harness.arms import ARMS, BASELINE, STOCK, TARGET
 from harness.load import TASK as LOAD
 from harness.plan import COLD, HOST, WARM
 from harness.records import Record
@@ -73,6 +73,7 @@ def evaluate(records: Sequence[Record]) -> list[Check]:
             _jobs_succeeded(table, where, case),
             *_faster(table, where, case),
             *_accurate(table, where, case),
+            *_waits_less(table, where, case, offloading),
         ]
     if not offloading:
         checks += _baseline_measured(table)
@@ -177,6 +178,35 @@ def _accurate(table: Table, where: str, case: Mapping[str, object]) -> Iterator[
             problems.append("all tasks together: worse than chance explains")
         if tasks:
             yield Check(name, not problems, "; ".join([*problems, *sentences]))
+
+
+def _waits_less(
+    table: Table, where: str, case: Mapping[str, object], offloading: Sequence[tuple[str, object]]
+) -> Iterator[Check]:
+    """Fewer lookups of kvfs than of vLLM's own tier may end in RETRY, which costs the request a step."""
+    if not ARMS[str(case["arm"])].engine:
+        return
+    is_compared = (STOCK, case["threads"]) in offloading
+    name = f"{where}: " + (
+        f"fewer warm lookups wait than with {STOCK}" if is_compared else "no warm lookup waits"
+    )
+    ours = _retried(table, case)
+    theirs = _retried(table, {**case, "arm": STOCK})
+    retries, stock_retries = sum(ours.values()), sum(theirs.values())
+    if not ours or (is_compared and ours.keys() != theirs.keys()):
+        yield Check(name, False, f"RETRYs counted in {len(ours)} warm cases, with {STOCK} in {len(theirs)}")
+    elif not is_compared:
+        yield Check(name, retries == 0, f"{retries:,.0f} RETRYs")
+    else:
+        # Where even the stock tier had to wait for nothing, nothing was looked up, or nothing counted.
+        passed = retries < stock_retries
+        yield Check(name, passed, f"{retries:,.0f} RETRYs, {stock_retries:,.0f} with {STOCK}")
+
+
+def _retried(table: Table, case: Mapping[str, object]) -> dict[str, float]:
+    """Return by case how many warm lookups ended in RETRY."""
+    found = table.select("tier_retried_lookups", phase=WARM, **case)
+    return {_case_name(record): sum(record.values) for record in found}
 
 
 def _baseline_measured(table: Table) -> list[Check]:

@@ -175,6 +175,10 @@ class Phases:
             self._record(case, "computed_tokens", [traffic.computed_tokens])
             self._record(case, "tier_read_bytes", [traffic.read_bytes])
             self._record(case, "tier_failed_jobs", [traffic.failed_jobs])
+            if traffic.retried_lookups is not None:
+                self._record(case, "tier_retried_lookups", [traffic.retried_lookups])
+            if traffic.engine_steps is not None:
+                self._record(case, "engine_steps", [traffic.engine_steps])
         if read_bytes is not None:
             self._record(case, "storage_read_bytes", [read_bytes])
 

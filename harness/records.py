@@ -29,6 +29,8 @@ UNITS: Final[Mapping[str, tuple[str, str]]] = {
     "tier_read_bytes": ("bytes", HIGHER),
     "storage_read_bytes": ("bytes", HIGHER),
     "tier_failed_jobs": ("jobs", LOWER),
+    "tier_retried_lookups": ("lookups", LOWER),
+    "engine_steps": ("steps", LOWER),
     "shared_prefixes": ("prompts", LOWER),
 }
 

@@ -83,7 +83,7 @@ def speed(records: Sequence[Record]) -> Grid:
 
 
 def sources(records: Sequence[Record]) -> Grid:
-    """Return where the prompt tokens of every load phase came from, by vLLM's own count."""
+    """Return where the prompt tokens of every load phase came from, and what it cost to ask."""
     table = checks.Table(records)
     metrics = ("computed_tokens", "host_hit_tokens", "tier_hit_tokens")
     rows = []
@@ -94,6 +94,8 @@ def sources(records: Sequence[Record]) -> Grid:
             if not any(counts):
                 continue
             read = table.values("storage_read_bytes", phase=phase, **case)
+            retries = table.values("tier_retried_lookups", phase=phase, **case)
+            steps = table.values("engine_steps", phase=phase, **case)
             rows.append(
                 [
                     arm,
@@ -102,10 +104,17 @@ def sources(records: Sequence[Record]) -> Grid:
                     phase,
                     *(_number(_mean(count), 0) for count in counts),
                     _number(statistics.fmean(read) / 1e6 if read else None, 0),
+                    _number(_mean(retries), 0),
+                    _number(_mean(steps), 1),
                 ]
             )
-    columns = ("arm", "threads", "streams", "phase", "computed", "host", "disk", "MB read from storage")
-    return Grid("Where prompt tokens came from (vLLM's own counters)", columns, rows, 4)
+    labels = ("arm", "threads", "streams", "phase")
+    columns = (*labels, "computed", "host", "disk", "MB read", "RETRYs", "steps")
+    title = (
+        "Where prompt tokens came from (vLLM's own counters; MB read: from storage; RETRYs: lookups that "
+        "waited a step; steps: until a request had its chunks)"
+    )
+    return Grid(title, columns, rows, len(labels))
 
 
 def accuracy(records: Sequence[Record]) -> Grid:
@@ -198,6 +207,13 @@ def _explanations(records: Sequence[Record]) -> Iterable[str]:
             f"shown apart; {shared:.0f} first prompts of the cold phases began with a prefix that an earlier "
             "one had had. Each number of streams has prompts of its own, each thread count a server and a "
             "directory of its own."
+        )
+    if checks.Table(records).select("tier_retried_lookups"):
+        yield (
+            "RETRYs: chunks about which the disk tier said RETRY when a request first asked, so that the "
+            "request waited a step for the answer. steps: in how many steps the scheduler asked for a "
+            "request's chunks, the mean; while they are on their way from disk it asks about once a "
+            "millisecond, so that this also counts how long that took."
         )
     questions = cast("Sequence[Mapping[str, object]]", env.get("questions", ()))
     if questions:

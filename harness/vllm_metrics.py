@@ -1,4 +1,4 @@
-"""Read a vLLM server's own metrics: where prompt tokens came from, and what the disk tier moved."""
+"""Read a vLLM server's own metrics: where prompt tokens came from, what the tier moved, what lookups cost."""
 
 import http.client
 import time
@@ -22,6 +22,12 @@ _FAILURES: Final = (
     "vllm:kv_offload_tiering_promotion_job_failures_total",
     "vllm:kv_offload_tiering_cascade_job_failures_total",
 )
+# A histogram with one observation for each chunk of a request that the tier first answered with RETRY.
+_RETRIED_LOOKUPS: Final = "vllm:kv_offload_tiering_lookup_async_delay_seconds"
+# One for each time that the scheduler asked for a waiting request's chunks, once a step until it has them.
+# vLLM's own count of steps, iteration_tokens_total, leaves out those that compute nothing: those of waiting.
+_ASKED: Final = "vllm:kv_offload_lookup_sync_delay_seconds"
+_ANSWERED: Final = "vllm:time_to_first_token_seconds"
 # Gauges that are zero when nothing is under way.
 _BUSY: Final = (
     "vllm:num_requests_running",
@@ -40,9 +46,15 @@ class MetricsError(HarnessError):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All samples of one scrape: (name, sorted labels) to value."""
+    """One scrape.
+
+    Attributes:
+        samples: (name, sorted labels) to value.
+        families: Names of all metrics, those included that have no sample yet.
+    """
 
     samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
+    families: frozenset[str] = frozenset()
 
     def has(self, name: str) -> bool:
         """Say whether a metric of that name exists, whatever its value."""
@@ -72,6 +84,10 @@ class Traffic:
         read_bytes: Bytes that the disk tier delivered.
         write_bytes: Bytes that the disk tier took.
         failed_jobs: Promotions and cascades that failed.
+        retried_lookups: Chunks of requests that the disk tier first answered with RETRY, and later with HIT
+            or MISS; None where the server does not count them.
+        engine_steps: In how many steps the scheduler asked for a request's chunks until it had them, the mean
+            over the requests; None where the server does not count that, or answered nothing.
     """
 
     computed_tokens: int
@@ -80,6 +96,8 @@ class Traffic:
     read_bytes: int
     write_bytes: int
     failed_jobs: int
+    retried_lookups: int | None
+    engine_steps: float | None
 
 
 def parse(text: str) -> Snapshot:
@@ -89,14 +107,16 @@ def parse(text: str) -> Snapshot:
         MetricsError: It is not that format, or holds none of vLLM's metrics.
     """
     samples: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    families = set()
     try:
         for family in text_string_to_metric_families(text):
+            families.add(family.name)
             for sample in family.samples:
                 key = (sample.name, tuple(sorted(sample.labels.items())))
                 samples[key] = samples.get(key, 0.0) + float(sample.value)
     except ValueError as error:
         raise MetricsError(f"metrics are not in the Prometheus text format: {error}") from error
-    snapshot = Snapshot(samples)
+    snapshot = Snapshot(samples, frozenset(families))
     if not snapshot.has(_PROMPT_TOKENS):
         raise MetricsError(
             f"metrics lack {_PROMPT_TOKENS}: this is not a vLLM server, or not one of version 1"
@@ -143,6 +163,9 @@ def traffic(before: Snapshot, after: Snapshot, tokens_per_chunk: int) -> Traffic
     else:
         host_hit_tokens = grown(_CHUNK_HITS, {"tier": PRIMARY_TIER}) * tokens_per_chunk
         tier_hit_tokens = tier_grown(_CHUNK_HITS) * tokens_per_chunk
+    # A histogram has no sample before its first observation.
+    counts_retries, counts_steps = (name in after.families for name in (_RETRIED_LOOKUPS, _ASKED))
+    answered = grown(f"{_ANSWERED}_count")
     return Traffic(
         computed_tokens=grown(*_COMPUTED),
         host_hit_tokens=host_hit_tokens,
@@ -150,6 +173,8 @@ def traffic(before: Snapshot, after: Snapshot, tokens_per_chunk: int) -> Traffic
         read_bytes=tier_grown(_READ_BYTES),
         write_bytes=tier_grown(_WRITE_BYTES),
         failed_jobs=sum(tier_grown(name) for name in _FAILURES),
+        retried_lookups=tier_grown(f"{_RETRIED_LOOKUPS}_count") if counts_retries else None,
+        engine_steps=grown(f"{_ASKED}_count") / answered if counts_steps and answered else None,
     )
 
 

@@ -15,6 +15,8 @@ STORE: Final = "store"
 LOAD: Final = "load"
 MIXED: Final = "mixed"
 OPS: Final = (STORE, LOAD, MIXED)
+# Moves no chunks; lookup_cases.py has its cases.
+LOOKUP: Final = "lookup"
 
 # O_DIRECT and vLLM's own region work in pages, so a chunk is a whole number of them.
 PAGE_BYTES: Final = 4096

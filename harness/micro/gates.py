@@ -28,6 +28,7 @@ _RESAMPLES: Final = 2000
 # Of the differences between fs and itself, the largest but for outliers.
 _NOISE_PERCENTILE: Final = 90.0
 _MEDIAN: Final = 50.0
+_NO_CASE: Final = "-"
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,14 @@ class Gate:
         metric: What is compared.
         base_arm: With the same metric of this arm in the same case; for fio, of the same operation and size.
         base_metric: Or with this metric of the same arm.
+        base_value: Or with this figure.
         op: Only cases of this operation.
         shape: Only cases of this shape.
         threads: Only cases with so many threads.
         chunk_min: Bytes of the smallest chunk.
         chunk_max: And of the largest.
+        keys: Only prompts of so many keys, or starts over so many files.
+        patterns: Only prompts of these patterns; all, if none is named.
         percentile: Of the values; 50 is the median.
         at_most: What the ratio may be.
         at_least: What it must be.
@@ -56,11 +60,14 @@ class Gate:
     metric: str
     base_arm: str = ""
     base_metric: str = ""
+    base_value: float = 0.0
     op: str = ""
     shape: Shape | None = None
     threads: int | None = None
     chunk_min: int = 0
     chunk_max: int = 1 << 62
+    keys: int | None = None
+    patterns: tuple[str, ...] = ()
     percentile: float = _MEDIAN
     at_most: float = float("inf")
     at_least: float = 0.0
@@ -72,11 +79,13 @@ class Gate:
         return (
             line.arm in self.arms
             and self.metric in line.metrics
-            and group.shape is not None
+            and not group.is_limit
             and self.op in ("", group.op)
             and self.shape in (None, group.shape)
             and self.threads in (None, group.threads)
             and self.chunk_min <= group.chunk_bytes <= self.chunk_max
+            and self.keys in (None, group.keys)
+            and (not self.patterns or group.pattern in self.patterns)
         )
 
 
@@ -113,6 +122,7 @@ def read(path: Path = FILE, suite: str = SUITE) -> list[Gate]:
         "chunk_max": parse_size,
         "shape": parse_shape,
         "arms": tuple,
+        "patterns": tuple,
     }
     return [
         Gate(**{name: readers[name](value) if name in readers else value for name, value in table.items()})
@@ -133,7 +143,7 @@ def judge(gates: Sequence[Gate], lines: Sequence[Line], unproven: Sequence[str] 
     for gate in gates:
         covered = [line for line in lines if gate.covers(line)]
         if not covered:
-            verdicts.append(Verdict(gate, "-", INVALID, why="no case of it was measured"))
+            verdicts.append(Verdict(gate, _NO_CASE, INVALID, why="no case of it was measured"))
         verdicts += [_judge_line(gate, line, lines, noise, unproven) for line in covered]
     return verdicts
 
@@ -143,7 +153,8 @@ def _judge_line(
 ) -> Verdict:
     case = f"{line.group.op} {line.group.text}: {line.arm}"
     values = line.metrics[gate.metric]
-    base = _base_values(gate, line, lines)
+    base, count = _base_of(gate, line, lines)
+    count = min(len(values), count, _RUNS_MIN if line.runs is None else line.runs)
     bound_low, bound_high = gate.at_least, gate.at_most
     if gate.less_noise:
         bound_low /= noise[line.group.op]
@@ -151,8 +162,8 @@ def _judge_line(
     problem = ""
     if any(text.startswith(line.arm) and line.group.text in text for text in unproven):
         problem = "no proof that the disk was used"
-    elif min(len(values), len(base)) < _RUNS_MIN:
-        problem = f"{min(len(values), len(base))} values, {_RUNS_MIN} are the least"
+    elif count < _RUNS_MIN:
+        problem = f"{count} runs, {_RUNS_MIN} are the least"
     elif not all(base):
         problem = "the base is 0"
     if problem:
@@ -166,22 +177,27 @@ def _judge_line(
     answer = PASS if holds else REGRESSION if surely_not else INCONCLUSIVE
     why = ""
     # Far on the right side is enough, however wide the spread; at the bound it has to be narrow.
-    if holds and high / low > _SPREAD_MAX and not bound_low <= low <= high <= bound_high:
+    if holds and high > _SPREAD_MAX * low and not bound_low <= low <= high <= bound_high:
         answer, why = INCONCLUSIVE, "too much spread"
     return Verdict(gate, case, answer, ratio, low, high, bound, why)
 
 
-def _base_values(gate: Gate, line: Line, lines: Sequence[Line]) -> Sequence[float]:
+def _base_of(gate: Gate, line: Line, lines: Sequence[Line]) -> tuple[Sequence[float], int]:
+    """Return what a line is compared with, and of how many runs that is."""
+    if gate.base_value:
+        return (gate.base_value,), _RUNS_MIN
     if gate.base_metric:
-        return line.metrics.get(gate.base_metric, ())
+        values = line.metrics.get(gate.base_metric, ())
+        return values, len(values)
     for other in lines:
         same = other.group == line.group
         if gate.base_arm.startswith(FIO.name):
             mine = (line.group.op, line.group.chunk_bytes)
             same = (other.group.op, other.group.chunk_bytes) == mine
         if same and other.arm == gate.base_arm and gate.metric in other.metrics:
-            return other.metrics[gate.metric]
-    return ()
+            values = other.metrics[gate.metric]
+            return values, min(len(values), len(values) if other.runs is None else other.runs)
+    return (), 0
 
 
 def _noise(op: str, lines: Sequence[Line]) -> float:
@@ -231,16 +247,22 @@ def _worst(verdicts: Sequence[Verdict]) -> Iterator[tuple[Verdict, int]]:
 def _row(verdict: Verdict, count: int) -> list[str]:
     sign = "<=" if verdict.gate.at_least == 0.0 else ">="
     figures = ["-", verdict.why or "-"]
-    if verdict.ratio:
-        figures = [f"{verdict.ratio:.2f}", verdict.why or f"{verdict.low:.2f} to {verdict.high:.2f}"]
+    if verdict.answer != INVALID:
+        spread = f"{_figure(verdict.low)} to {_figure(verdict.high)}"
+        figures = [_figure(verdict.ratio), verdict.why or spread]
     return [
         verdict.gate.name,
         verdict.case,
         verdict.answer,
         *figures,
-        f"{sign} {verdict.bound:.2f}" if verdict.bound else "-",
+        "-" if verdict.case == _NO_CASE else f"{sign} {_figure(verdict.bound)}",
         str(count),
     ]
+
+
+def _figure(value: float) -> str:
+    """Return a ratio with two decimals, or two digits where it is small."""
+    return f"{value:.2f}" if value == 0 or value >= 0.1 else f"{value:.2g}"  # noqa: PLR2004
 
 
 def only_measured(gates: Sequence[Gate], lines: Sequence[Line]) -> list[Gate]:

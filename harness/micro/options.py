@@ -8,8 +8,9 @@ from typing import Final
 import click
 
 from harness.errors import UsageError
-from harness.micro import arms, cases
-from harness.micro.cases import Limits, Shape
+from harness.micro import arms, cases, lookup_cases
+from harness.micro.cases import LOOKUP, Limits, Shape
+from harness.micro.lookup_cases import INDEX, START, LookupPlan, ScaleCase
 from harness.micro.session import Plan, backlog_room_bytes
 
 _SMOKE_BYTES: Final = 1 << 20
@@ -19,6 +20,11 @@ _BACKLOG_BYTES: Final = 4 << 30
 _BACKLOG_CHUNKS_MAX: Final = 4096
 _NO_MAX: Final = 1 << 62
 _THREADS_MAX: Final = 1024
+_OPS: Final = (*cases.OPS, LOOKUP)
+# As short as still has a first half.
+_SMOKE_KEYS: Final = 64
+_SCALE_FILES: Final = 200_000
+_SCALE_KEYS: Final = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,10 @@ class Options:
     out: Path
     max_bytes: int
     backlog: int | None
+    keys: list[int]
+    step_ms: float
+    scale: int | None
+    scale_keys: int | None
     victim: bool
     syscalls: bool
     leaves: str
@@ -48,13 +58,14 @@ class Options:
         Raises:
             UsageError: There is nothing to do, or the data is too much for one run.
         """
-        if max(self.chunk) > self.max_bytes and not self.smoke:
+        ops = [op for op in self.op if op != LOOKUP]
+        if ops and max(self.chunk) > self.max_bytes and not self.smoke:
             raise UsageError(
                 f"a chunk of {cases.size_text(max(self.chunk))} is more than a run may move: raise "
                 f"--max-bytes from {cases.size_text(self.max_bytes)}"
             )
         limits = self._limits()
-        planned = cases.plan(self.op, self.chunk, self.threads, self.shape, limits, victim=self.victim)
+        planned = cases.plan(ops, self.chunk, self.threads, self.shape, limits, victim=self.victim)
         return Plan(
             planned,
             arms.choose(self.arms, self.io),
@@ -62,6 +73,30 @@ class Options:
             limits,
             existing_leaves=self.leaves == "existing",
             count_syscalls=self.syscalls,
+        )
+
+    def lookup_plan(self) -> LookupPlan:
+        """Return which lookups are to be done; no cases where they are not among the operations.
+
+        Raises:
+            UsageError: There is nobody to do them.
+        """
+        if LOOKUP not in self.op:
+            return LookupPlan((), (), 0)
+        taking_part = lookup_cases.contenders([arm.name for arm in arms.choose(self.arms, self.io)], self.io)
+        scale = []
+        for op, given, default in ((START, self.scale, _SCALE_FILES), (INDEX, self.scale_keys, _SCALE_KEYS)):
+            count = (0 if self.smoke else default) if given is None else given
+            if count and "kvfs" in self.arms:
+                scale.append(ScaleCase(op, count))
+        return LookupPlan(
+            lookup_cases.plan([_SMOKE_KEYS] if self.smoke else self.keys),
+            taking_part,
+            1 if self.smoke else self.runs,
+            scale,
+            self.step_ms / 1e3,
+            _SMOKE_VICTIM_S if self.smoke else Limits.victim_s,
+            smoke=self.smoke,
         )
 
     def _limits(self) -> Limits:
@@ -103,8 +138,8 @@ def _list_of(read: Callable[[str], object]) -> _Parsed:
 
 
 def _read_op(text: str) -> str:
-    if text not in cases.OPS:
-        raise UsageError(f"{text!r} is no operation; choose from {','.join(cases.OPS)}")
+    if text not in _OPS:
+        raise UsageError(f"{text!r} is no operation; choose from {','.join(_OPS)}")
     return text
 
 
@@ -130,9 +165,15 @@ def _size(name: str, default: str | None, text: str) -> click.Option:
     )
 
 
+def _count(name: str, default: int, text: str) -> click.Option:
+    """Return an option whose default is nothing in a smoke run."""
+    help_text = f"{text} [default: {default}, with --smoke 0]"
+    return click.Option([name], type=click.IntRange(0, 100_000_000), metavar="COUNT", help=help_text)
+
+
 _PATH: Final = click.Path(path_type=Path, file_okay=False)
 DECLARED: Final = (
-    _list("--op", "store,load,mixed", _read_op, "What to measure."),
+    _list("--op", ",".join(_OPS), _read_op, "What to measure."),
     _list("--chunk", "64KiB,512KiB,1MiB,3MiB,8MiB", cases.parse_chunk, "Sizes of a chunk."),
     _list("--threads", "1,4,16", _read_threads, "Read threads, and as many write threads."),
     _list("--shape", "16x16,1x64", cases.parse_shape, "JOBSxCHUNKS: jobs at once, and chunks of each."),
@@ -147,6 +188,16 @@ DECLARED: Final = (
     ),
     _size("--max-bytes", "768MiB", "Most data that a run moves."),
     _size("--backlog", None, "Stores ahead of mixed loads [default: 4GiB, 4096 chunks, or what fits]."),
+    _list("--keys", "512,3600,16000", lookup_cases.parse_keys, "Keys of the prompts that are looked up."),
+    click.Option(
+        ["--step-ms"],
+        default=1.0,
+        type=click.FloatRange(0.0, 10_000.0),
+        show_default=True,
+        help="How long the model computes between two lookups of a prompt without a verdict.",
+    ),
+    _count("--scale", _SCALE_FILES, "Files over which kvfs is started; 0 for none."),
+    _count("--scale-keys", _SCALE_KEYS, "Synthetic keys of kvfs's index alone; 0 for none."),
     click.Option(["--victim/--no-victim"], default=True, help="Whether to measure a ticking Python thread."),
     click.Option(["--syscalls/--no-syscalls"], default=True, help="Whether to count system calls."),
     click.Option(

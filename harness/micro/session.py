@@ -1,6 +1,7 @@
 """Run every case with every arm, interleaved, a process per run, and leave the disk as it was."""
 
 import contextlib
+import dataclasses
 import shutil
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -69,6 +70,11 @@ class Outcome:
     unproven: list[str] = field(default_factory=list)
     slow_directories: list[str] = field(default_factory=list)
 
+    def add(self, other: "Outcome") -> None:
+        """Take over what another session could not do."""
+        for each in dataclasses.fields(self):
+            getattr(self, each.name).extend(getattr(other, each.name))
+
 
 @dataclass(frozen=True)
 class Step:
@@ -104,11 +110,14 @@ class Session:
     Args:
         plan: What to do.
         directory: Gets the chunks, in a directory of its own that is removed.
-        out: Gets the records and the workers' logs.
+        out: Gets the workers' logs.
+        log: Gets the records.
         report: Called before each step.
     """
 
-    def __init__(self, plan: Plan, directory: Path, out: Path, report: Callable[[Step], None]) -> None:
+    def __init__(
+        self, plan: Plan, directory: Path, out: Path, log: RecordLog, report: Callable[[Step], None]
+    ) -> None:
         self._plan = plan
         self._directory = directory
         self._logs = out / "logs"
@@ -121,8 +130,13 @@ class Session:
         self._serial = 0
         self._can_trace = plan.count_syscalls
         self._arms = list(plan.arms)
-        self.log = RecordLog(out)
+        self.log = log
         self.outcome = Outcome()
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        """What is measured, in order."""
+        return self._plan.cases
 
     @property
     def weight(self) -> float:

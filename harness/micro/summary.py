@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.micro.arms import FIO, STOCK
-from harness.micro.cases import LOAD, MIXED, STORE, Shape, size_text, threads_text
+from harness.micro.cases import LOAD, MIXED, OPS, STORE, Shape, size_text, threads_text
+from harness.micro.lookup_cases import label_of, text_of
 from harness.records import Record
 from harness.report import Grid
 
@@ -17,16 +18,36 @@ _P99_9: Final = 99.9
 
 @dataclass(frozen=True)
 class Group:
-    """What all arms of one comparison share: a case without its I/O path."""
+    """What all arms of one comparison share: a case without its I/O path.
+
+    Attributes:
+        op: The operation.
+        chunk_bytes: Size of a chunk; 0 where it does not matter.
+        shape: Of the jobs that move chunks; none for the disk's limit and for what moves none.
+        threads: Of those jobs.
+        keys: What was looked up, or lay there at a start; none for what moves chunks.
+        pattern: Which of a prompt's keys are there.
+        busy: Whether jobs ran beside.
+    """
 
     op: str
     chunk_bytes: int
     shape: Shape | None
     threads: int | None
+    keys: int | None = None
+    pattern: str = ""
+    busy: bool = False
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether this is what the disk can do, without jobs."""
+        return self.shape is None and self.keys is None
 
     @property
     def text(self) -> str:
         """The group as people read it."""
+        if self.keys is not None:
+            return text_of(self.op, self.keys, self.pattern, busy=self.busy)
         if self.shape is None:
             return f"{size_text(self.chunk_bytes)}, the disk's limit"
         return f"{size_text(self.chunk_bytes)} {self.shape}, {threads_text(self.threads or 0)}"
@@ -34,11 +55,19 @@ class Group:
 
 @dataclass(frozen=True)
 class Line:
-    """What was measured of one arm in one group: raw values by metric."""
+    """What was measured of one arm in one group.
+
+    Attributes:
+        group: The group.
+        arm: With its I/O path or its mode, where it has several.
+        metrics: Raw values.
+        runs: How many runs they are of; none where a run gives one value.
+    """
 
     group: Group
     arm: str
     metrics: Mapping[str, Sequence[float]]
+    runs: int | None = None
 
     def median(self, metric: str) -> float | None:
         """Return the median of a metric, None if it was not measured."""
@@ -61,18 +90,29 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def lines_of(records: Iterable[Record]) -> list[Line]:
     """Return one line for each group and arm, in the order in which they were recorded."""
     found: dict[tuple[Group, str], dict[str, list[float]]] = {}
+    runs: dict[tuple[Group, str], int | None] = {}
     for record in records:
-        case = record.case
-        jobs, chunks_per_job, threads = case["jobs"], case["chunks_per_job"], case["threads"]
-        group = Group(
-            op=str(case["op"]),
-            chunk_bytes=int(str(case["chunk_bytes"])),
-            shape=None if jobs is None else Shape(int(str(jobs)), int(str(chunks_per_job))),
-            threads=None if threads is None else int(str(threads)),
-        )
-        arm = f"{record.arm} ({case['io']})" if record.arm in ("kvfs", FIO.name) else record.arm
+        group, arm = _place_of(record)
         found.setdefault((group, arm), {}).setdefault(record.metric, []).extend(record.values)
-    return [Line(group, arm, metrics) for (group, arm), metrics in found.items()]
+        runs[group, arm] = None if group.keys is None else int(str(record.env.get("runs", 1)))
+    return [Line(group, arm, metrics, runs[group, arm]) for (group, arm), metrics in found.items()]
+
+
+def _place_of(record: Record) -> tuple[Group, str]:
+    """Return the group of a record, and its arm as tables show it."""
+    case = record.case
+    if case["op"] not in OPS:
+        pattern, busy = str(case.get("pattern", "")), bool(case.get("busy", False))
+        group = Group(str(case["op"]), 0, None, None, int(str(case["keys"])), pattern, busy)
+        return group, label_of(record.arm, str(case["mode"]))
+    jobs, chunks_per_job, threads = case["jobs"], case["chunks_per_job"], case["threads"]
+    group = Group(
+        op=str(case["op"]),
+        chunk_bytes=int(str(case["chunk_bytes"])),
+        shape=None if jobs is None else Shape(int(str(jobs)), int(str(chunks_per_job))),
+        threads=None if threads is None else int(str(threads)),
+    )
+    return group, f"{record.arm} ({case['io']})" if record.arm in ("kvfs", FIO.name) else record.arm
 
 
 def ratio(line: Line, base: Line | None, metric: str) -> float | None:
@@ -84,7 +124,8 @@ def ratio(line: Line, base: Line | None, metric: str) -> float | None:
 
 
 def grids(lines: Sequence[Line]) -> list[Grid]:
-    """Return the tables of a session; those without lines are left out."""
+    """Return the tables of what moved chunks; those without lines are left out."""
+    lines = [line for line in lines if line.group.op in OPS]
     jobs = [line for line in lines if "victim_gap_us" not in line.metrics]
     victims = [line for line in lines if "victim_gap_us" in line.metrics]
     found = [_job_grid(op, [line for line in jobs if line.group.op == op]) for op in (STORE, LOAD, MIXED)]
@@ -103,7 +144,7 @@ def _grouped(lines: Sequence[Line]) -> list[list[Line]]:
 def _job_grid(op: str, lines: Sequence[Line]) -> Grid:
     columns = ["case", "arm", "GB/s", "x fs", "x fio", "CPU us", "x fs", "job p50 ms", "x fs", "p99 ms"]
     columns += ["idle p99 ms", "p99 / idle"] if op == MIXED else ["calls"]
-    limits = {line.group.chunk_bytes: line for line in lines if line.group.shape is None}
+    limits = {line.group.chunk_bytes: line for line in lines if line.group.is_limit}
     rows: list[list[str]] = []
     for members in _grouped(lines):
         base = next((line for line in members if line.arm == STOCK.name), None)
@@ -172,6 +213,8 @@ def brief(lines: Sequence[Line]) -> str:
     parts = []
     base = next((line for line in lines if line.arm == STOCK.name), None)
     for line in lines:
+        if line.group.op not in OPS:
+            continue
         if "victim_gap_us" in line.metrics:
             parts.append(f"{line.arm} p99.9 {_number(line.percentile('victim_gap_us', _P99_9))} us")
             continue

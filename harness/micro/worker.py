@@ -2,21 +2,25 @@
 
 `python -m harness.micro.worker IO` reads requests from standard input, one JSON line each, and answers each
 with one JSON line. Its parent forks the runs, one after the other, and never does I/O itself; so a run's
-process has fresh memory and threads, and still does not pay for importing vLLM.
+process has fresh memory and threads, and still does not pay for importing vLLM. With "lookup" for IO it
+serves the lookups of all arms, which need the same imports.
 """
 
 import ctypes
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import sys
 import time
 import traceback
-from typing import Final
+from collections.abc import Callable
+from typing import Final, cast
 
 from harness.errors import HarnessError
 from harness.micro import drivers, runs
+from harness.micro.cases import LOOKUP
 from harness.micro.requests import (
     BEGIN_MARK,
     DONE,
@@ -84,24 +88,41 @@ class _TraceStops(runs.Trace):
         _read_line()
 
 
-def _run_child(line: bytes, channel: _Channel) -> None:
-    try:
+def _importing(io: str, channel: _Channel) -> Callable[[bytes], bytes]:
+    """Import what runs of an I/O path need, or lookups; return what answers a request's line.
+
+    Raises:
+        ImportError: It needs something that is not installed.
+    """
+    if io == LOOKUP:
+        module = importlib.import_module("harness.micro.lookup_runs")
+        return cast("Callable[[bytes], bytes]", module.answer_line)
+    drivers.module_of(io)
+
+    def answer(line: bytes) -> bytes:
         request = parse_request(line)
         trace = _TraceStops(channel) if request.traced else runs.Trace()
-        answer = runs.run_request(request, trace)
+        return answer_line(runs.run_request(request, trace))
+
+    return answer
+
+
+def _run_child(line: bytes, channel: _Channel, answer: Callable[[bytes], bytes]) -> None:
+    try:
+        answered = answer(line)
     except (HarnessError, OSError, ValueError) as error:
         traceback.print_exc()
         channel.say_error(f"{error}")
     else:
-        channel.say(answer_line(answer))
+        channel.say(answered)
 
 
-def _fork_run(line: bytes, channel: _Channel) -> None:
+def _fork_run(line: bytes, channel: _Channel, answer: Callable[[bytes], bytes]) -> None:
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            _run_child(line, channel)
+            _run_child(line, channel, answer)
             status = 0
         except BaseException:  # noqa: BLE001 - a child must never return into the parent's loop
             traceback.print_exc()
@@ -122,7 +143,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         raise SystemExit("usage: python -m harness.micro.worker IO < requests")
     try:
-        drivers.module_of(arguments[0])
+        answer = _importing(arguments[0], channel)
     except (ImportError, WorkerError) as error:
         channel.say_error(f"{error}")
         return 1
@@ -131,7 +152,7 @@ def main(arguments: list[str]) -> int:
     gc.freeze()
     channel.say_status(READY, pid=os.getpid())
     while line := _read_line():
-        _fork_run(line, channel)
+        _fork_run(line, channel, answer)
     return 0
 
 

@@ -83,8 +83,12 @@ class WorkerProcess:
         Raises:
             WorkerError: The run failed, ended or took longer than `timeout_s`.
         """
-        self._send(request_line(request))
-        return parse_answer(self._receive(timeout_s))
+        return parse_answer(self.exchange(request_line(request), timeout_s))
+
+    def exchange(self, line: bytes, timeout_s: float) -> dict[str, object]:
+        """Do the run that a line asks for and return the fields of its answer; errors as in `ask`."""
+        self._send(line)
+        return self._receive(timeout_s)
 
     def ask_traced(
         self, request: Request, timeout_s: float, attach: Callable[[int], AbstractContextManager[object]]

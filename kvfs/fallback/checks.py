@@ -6,10 +6,11 @@ import contextlib
 import errno
 import operator
 import os
+import sys
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Final, SupportsIndex, TypeVar
 
-from kvfs.config import IO_ENGINES
+from kvfs.config import INDEX_MODES, IO_ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -163,6 +164,22 @@ def check_keys(keys: bytes, key_size_bytes: int) -> int:
     return count
 
 
+def check_key(key: bytes) -> None:
+    """Raise unless `key` can be a key.
+
+    Raises:
+        TypeError: Not bytes.
+        ValueError: A length outside 5..255.
+    """
+    if not isinstance(key, bytes):
+        raise type_error("key", "bytes", key)
+    if not KEY_SIZE_BYTES_MIN <= len(key) <= KEY_SIZE_BYTES_MAX:
+        raise ValueError(
+            f"key must have between {KEY_SIZE_BYTES_MIN} and {KEY_SIZE_BYTES_MAX} bytes "
+            f"(a hash and {GROUP_INDEX_BYTES} bytes of group index), got {len(key)}"
+        )
+
+
 def check_job_id(job_id: int) -> int:
     """Return `job_id` if it is a signed integer of 64 bits, which the extension can echo.
 
@@ -200,6 +217,34 @@ def check_byte_limit(name: str, size_bytes: int) -> int:
     if number < 1:
         raise ValueError(f"{name} must be at least 1, got {number}")
     return number
+
+
+def check_index_mode(index_mode: str) -> None:
+    """Raise unless there is such an index mode.
+
+    Raises:
+        TypeError: Not a str.
+        ValueError: No such mode.
+    """
+    if not isinstance(index_mode, str):
+        raise type_error("index_mode", "a str", index_mode)
+    if index_mode not in INDEX_MODES:
+        raise ValueError(f"index_mode must be 'auto', 'owner' or 'shared', got {index_mode!r}")
+
+
+def check_seconds(name: str, seconds: float) -> float:
+    """Return `seconds` as a float if it is a time that ends.
+
+    Raises:
+        TypeError: Not a number; a bool is none.
+        ValueError: Negative, infinite or NaN.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise type_error(name, "a number of seconds", seconds)
+    # Integers may be larger than any float.
+    if not 0 <= seconds <= sys.float_info.max:
+        raise ValueError(f"{name} must be a finite number of seconds from 0, got {seconds}")
+    return float(seconds)
 
 
 def check_io_engine(io_engine: str, base_path: str) -> None:

@@ -1,227 +1,36 @@
-"""Level 2: the engine, with Python threads that share the ops of all jobs."""
+"""Level 2: the engine as its callers see it; what it does is in core.py."""
 
 from __future__ import annotations
 
-import ctypes
-import errno
+import math
 import os
 import threading
-import time
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from kvfs.fallback import files
 from kvfs.fallback.checks import (
     check_bool,
     check_byte_limit,
+    check_index_mode,
     check_ints,
     check_io_engine,
     check_job_id,
+    check_key,
     check_keys,
     check_lengths,
     check_path,
+    check_seconds,
     check_threads,
-    flat_view,
     type_error,
 )
-from kvfs.fallback.job import Job
-from kvfs.fallback.queue import ByteLimits, JobQueue
-from kvfs.jobs import SHED, SUCCESS, Completion
+from kvfs.fallback.core import Core
+from kvfs.fallback.queue import ByteLimits
+from kvfs.jobs import Completion
 from kvfs.paths import make_directories
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-_BUFFER_DIMENSIONS: Final = 2
-# A direct transfer that is refused at this alignment would be refused at any.
-_DIRECT_ALIGNMENT_MAX: Final = 4096
-
-
-class _Core:
-    """The engine's state and threads. Apart from `Engine`, so that the threads do not keep that one alive."""
-
-    def __init__(
-        self, base_path: str, buffer: Buffer, n_threads: int, use_o_direct: bool, limits: ByteLimits
-    ) -> None:
-        self._base_path = base_path
-        self._view, self._num_chunks, self._chunk_size_bytes = _bind(buffer)
-        # Only the address; the view keeps the memory where it is.
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._view))
-        self._direct = use_o_direct
-        self._owner_pid = os.getpid()
-        self._lock = threading.Lock()  # guards all that follows, and the jobs
-        self._work_available = threading.Condition(self._lock)
-        self._idle = threading.Condition(self._lock)
-        self._queue = JobQueue(limits, self._chunk_size_bytes, n_threads)
-        self._completions: list[Completion] = []
-        self._inflight_jobs = 0
-        self._closed = False
-        self._counts = dict.fromkeys(
-            ("direct_fallbacks", "duplicate_stores", "healed_files", "removed_files", "shed_stores"), 0
-        )
-        self._closing = threading.Lock()  # held while joining: a second close() waits for the first
-        self._threads = [
-            threading.Thread(target=self._run, name=f"kvfs-io-{index}", daemon=True)
-            for index in range(n_threads)
-        ]
-        try:
-            for thread in self._threads:
-                thread.start()
-        except RuntimeError as error:
-            # End those that run, then report; RuntimeError alone would hide what kind of failure it is.
-            self._threads = [thread for thread in self._threads if thread.ident is not None]
-            self.close()
-            raise OSError(errno.EAGAIN, f"the system gave fewer threads than asked for: {error}") from error
-
-    def submit(self, job_id: int, kind: str, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
-        self._check_process()
-        job = Job(job_id, kind, keys, key_size_bytes, chunk_ids)
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the engine is closed; make a new one to submit jobs")
-            if not job.outcomes:
-                self._completions.append(job.completion())
-                return
-            self._inflight_jobs += 1
-            for op in range(self._queue.push(job), len(job.outcomes)):
-                self._counts["shed_stores"] += 1
-                self._finish_op(job, op, SHED, "because the queue was full", files.OpReport())
-            self._wake_up()
-
-    def poll(self) -> list[Completion]:
-        self._check_process()
-        with self._lock:
-            finished, self._completions = self._completions, []
-            return finished
-
-    def drain(self, timeout_s: float | None) -> bool:
-        self._check_process()
-        with self._lock:
-            return self._idle.wait_for(lambda: not self._inflight_jobs, timeout_s)
-
-    def stats(self) -> dict[str, int]:
-        self._check_process()
-        with self._lock:
-            return {
-                **self._counts,
-                "peak_inflight_read_bytes": self._queue.peaks["load"] * self._chunk_size_bytes,
-                "peak_inflight_write_bytes": self._queue.peaks["store"] * self._chunk_size_bytes,
-                "inflight_jobs": self._inflight_jobs,
-            }
-
-    def close(self) -> None:
-        if os.getpid() != self._owner_pid:
-            # A forked child has none of the threads, and their locks may be held for ever.
-            return
-        with self._closing:
-            with self._lock:
-                self._closed = True
-                for job, op in self._queue.take_all():
-                    problem = "because the engine was closed before it started"
-                    self._finish_op(job, op, errno.ECANCELED, problem, files.OpReport())
-                self._work_available.notify_all()
-            for thread in self._threads:
-                thread.join()
-            self._threads.clear()
-            self._view.release()
-
-    def close_dropped(self) -> None:
-        """Close for an `Engine` that was dropped, from whichever thread the collector runs in."""
-        if threading.current_thread() in self._threads:
-            # Possibly with the lock held; and a thread cannot join itself.
-            threading.Thread(target=self.close, name="kvfs-close", daemon=True).start()
-        else:
-            self.close()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._owner_pid:
-            raise RuntimeError(
-                "this engine belongs to the process that was forked; make a new one in this process"
-            )
-
-    def _run(self) -> None:
-        while claim := self._claim():
-            job, op = claim
-            report = files.OpReport()
-            outcome, problem = self._execute(job, op, report)
-            with self._lock:
-                self._queue.release(job.kind)
-                self._finish_op(job, op, outcome, problem, report)
-            # Idle threads keep no job, and with it nothing of the caller's, alive.
-            del claim, job
-
-    def _claim(self) -> tuple[Job, int] | None:
-        """Wait for an op and take it; None once the engine is closed."""
-        with self._lock:
-            while not self._closed:
-                kind = self._queue.next_kind()
-                if kind is None:
-                    self._work_available.wait()
-                    continue
-                job, op = self._queue.claim(kind)
-                self._wake_up()
-                if job.started_at is None:
-                    job.started_at = time.monotonic()
-                return job, op
-        return None
-
-    def _wake_up(self) -> None:
-        """Wake a thread if there is something for it; it wakes the next one. The caller holds the lock."""
-        if self._queue.next_kind() is not None:
-            self._work_available.notify()
-
-    def _execute(self, job: Job, op: int, report: files.OpReport) -> tuple[int, str]:
-        """Run one op; return its outcome and, for a failure, what to say about it."""
-        path = files.chunk_path(self._base_path, job.key(op))
-        try:
-            if job.kind == "lookup":
-                return files.lookup(path, self._chunk_size_bytes), ""
-            chunk_id = job.chunk_ids[op]
-            if not 0 <= chunk_id < self._num_chunks:
-                return errno.EINVAL, f"because row {chunk_id} lies outside a buffer of {self._num_chunks}"
-            start = chunk_id * self._chunk_size_bytes
-            with self._view[start : start + self._chunk_size_bytes] as chunk:
-                direct = self._wants_direct(start, report)
-                if job.kind == "load":
-                    files.load(path, chunk, direct=direct, report=report)
-                else:
-                    files.store(files.temporary_path(path), path, chunk, direct=direct, report=report)
-        except OSError as error:
-            return error.errno or errno.EIO, f"at {path}: {error.strerror or error}"
-        except MemoryError:
-            return errno.ENOMEM, f"at {path}: {os.strerror(errno.ENOMEM)}"
-        except Exception as error:  # noqa: BLE001 - a thread that dies would owe the caller a completion
-            return errno.EIO, f"at {path}: {error!r}"
-        return SUCCESS, ""
-
-    def _finish_op(self, job: Job, op: int, outcome: int, problem: str, report: files.OpReport) -> None:
-        """Record an op's end, and the job's with its last op. The caller holds the lock."""
-        job.finish_op(op, outcome, problem, report.bytes_moved)
-        self._counts["duplicate_stores"] += report.duplicate
-        self._counts["healed_files"] += report.healed
-        self._counts["removed_files"] += report.removed
-        if report.direct_refused_at is not None:
-            self._counts["direct_fallbacks"] += 1
-            if self._aligned(job.chunk_ids[op] * self._chunk_size_bytes + report.direct_refused_at):
-                self._direct = False
-        if not job.unfinished:
-            self._completions.append(job.completion())
-            self._inflight_jobs -= 1
-            if not self._inflight_jobs:
-                self._idle.notify_all()
-
-    def _wants_direct(self, start: int, report: files.OpReport) -> bool:
-        if not self._direct:
-            return False
-        if self._aligned(start, files.DIRECT_ALIGNMENT_MIN):
-            return True
-        report.direct_refused_at = 0
-        return False
-
-    def _aligned(self, offset: int, alignment: int = _DIRECT_ALIGNMENT_MAX) -> bool:
-        """Tell whether a transfer from this offset of the buffer to the end of its chunk is aligned."""
-        rest = self._chunk_size_bytes - offset % self._chunk_size_bytes
-        return (self._address + offset) % alignment == 0 and rest % alignment == 0
 
 
 class Engine:
@@ -241,11 +50,14 @@ class Engine:
         max_inflight_read_bytes: Loads that may be in flight at once; one chunk always may.
         max_inflight_write_bytes: The same for stores; an eighth of it while loads wait or run.
         max_queued_store_bytes: Stores that may wait; what comes on top is shed. None sheds nothing.
+        index_mode: "owner", "shared", or "auto": the owner if nobody else uses the namespace.
+        negative_ttl_s: How long a shared engine believes that a chunk is absent.
 
     Raises:
         TypeError: An argument of the wrong type.
         ValueError: An argument with a wrong value.
-        OSError: The directory cannot be made, "uring" was asked for, or there are too few threads.
+        OSError: The directory cannot be made, "uring" was asked for, there are too few threads, or somebody
+            else uses the namespace and "owner" was asked for (EBUSY).
     """
 
     io_engine: Final = "python"
@@ -262,6 +74,8 @@ class Engine:
         max_inflight_read_bytes: int = 64 << 20,
         max_inflight_write_bytes: int = 16 << 20,
         max_queued_store_bytes: int | None = None,
+        index_mode: str = "auto",
+        negative_ttl_s: float = 1.0,
     ) -> None:
         check_path("base_path", base_path)
         if not base_path:
@@ -276,11 +90,13 @@ class Engine:
             if max_queued_store_bytes is None
             else check_byte_limit("max_queued_store_bytes", max_queued_store_bytes),
         )
+        check_index_mode(index_mode)
+        ttl_s = check_seconds("negative_ttl_s", negative_ttl_s)
         check_io_engine(io_engine, base_path)
         make_directories(base_path)
         # What lies there may be no directory.
         os.close(os.open(base_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        core = _Core(base_path, buffer, n_threads, use_o_direct, limits)
+        core = Core(base_path, buffer, n_threads, use_o_direct, limits, index_mode, ttl_s)
         self._core = core
         self._finalizer = weakref.finalize(self, core.close_dropped)
 
@@ -316,12 +132,68 @@ class Engine:
         check_keys(keys, key_size_bytes)
         self._core.submit(number, "lookup", keys, key_size_bytes, [])
 
+    def lookup(self, key: bytes) -> int:
+        """Return what is known of a key: `MISS`, `HIT`, `RETRY` or `EXPIRED`. Never touches the disk.
+
+        Raises:
+            TypeError: No bytes.
+            ValueError: A key of less than 5 or more than 255 bytes.
+        """
+        check_key(key)
+        return self._core.lookup(key)
+
+    def ask(self, key: bytes, waiting_since_s: float = math.inf) -> int:
+        """Return `MISS` or `HIT`; or `RETRY`, and then the disk is asked. Does not block.
+
+        Args:
+            key: The key.
+            waiting_since_s: An absence found since then (`time.monotonic()`) counts, however old it is.
+
+        Raises:
+            TypeError: No bytes.
+            ValueError: A key of less than 5 or more than 255 bytes.
+        """
+        check_key(key)
+        return self._core.ask(key, waiting_since_s)
+
+    def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:
+        """Count the packed keys that are hits, up to the first that is none. Never touches the disk.
+
+        Raises:
+            TypeError: An argument of the wrong type.
+            ValueError: An argument of the wrong size.
+        """
+        return self._core.lookup_prefix(_unpacked(keys, key_size_bytes))
+
+    def probe(self, key: bytes) -> None:
+        """Ask the disk about a key, unless that is being done or it is a hit. Does not block.
+
+        Raises:
+            TypeError: No bytes.
+            ValueError: A key of less than 5 or more than 255 bytes.
+        """
+        check_key(key)
+        self._core.probe(key)
+
+    def submit_probes(self) -> None:
+        """Hand the questions that were collected to the threads. Does not block."""
+        self._core.submit_probes()
+
+    def touch(self, keys: bytes, key_size_bytes: int) -> None:
+        """Note that the packed keys were used now, where they are present. Does not block.
+
+        Raises:
+            TypeError: An argument of the wrong type.
+            ValueError: An argument of the wrong size.
+        """
+        self._core.touch(_unpacked(keys, key_size_bytes))
+
     def poll(self) -> list[Completion]:
         """Return the jobs that finished since the last call, each exactly once. Does not block."""
         return self._core.poll()
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Block until no accepted job is unfinished; False when `timeout_s` passed first.
+        """Block until no job and no probe is unfinished; False when `timeout_s` passed first.
 
         Raises:
             TypeError: `timeout_s` is neither None nor a number.
@@ -343,7 +215,7 @@ class Engine:
         self._core.close()
 
     def stats(self) -> dict[str, int]:
-        """Return counts of events since the start, and `inflight_jobs`. Does not block."""
+        """Return counts of events since the start, and of what is there now. Does not block."""
         return self._core.stats()
 
     def _submit_transfer(
@@ -356,15 +228,9 @@ class Engine:
         self._core.submit(number, kind, keys, key_size_bytes, ids)
 
 
-def _bind(buffer: Buffer) -> tuple[memoryview, int, int]:
-    """Return a flat view of the primary tier, its number of chunks and their size in bytes."""
-    flat = flat_view("buffer", buffer, writable=True)
-    with memoryview(buffer) as view:
-        shape, itemsize = tuple(view.shape or ()), view.itemsize
-    if len(shape) == _BUFFER_DIMENSIONS and itemsize == 1 and len(flat) > 0:
-        return flat, shape[0], shape[1]
-    flat.release()
-    raise ValueError(
-        f"buffer must have shape (num_chunks, chunk_size_bytes) with one byte an element, got shape {shape} "
-        f"with {itemsize} bytes an element"
-    )
+def _unpacked(keys: bytes, key_size_bytes: int) -> Iterator[bytes]:
+    """Return the packed keys one by one, after checking them all."""
+    count = check_keys(keys, key_size_bytes)
+    # Not the argument: a NumPy integer of a few bits would overflow.
+    size = len(keys) // max(count, 1)
+    return (keys[at * size : (at + 1) * size] for at in range(count))

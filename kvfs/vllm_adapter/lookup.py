@@ -57,7 +57,7 @@ class RequestNotes:
         self.request_id, self.waiting_since_s, self.denied, self.must_wait = None, math.inf, (), False
 
     def missed(self) -> None:
-        """End the wait of a request that goes on asking without an end of the step, once it has its answer."""
+        """End the wait of a request that has its answer and goes on asking without an end of the step."""
         if time.monotonic() - self._began_s > _STEP_S:
             self.end()
 

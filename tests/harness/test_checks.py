@@ -24,8 +24,8 @@ def the_only_failed(run: MadeUpRun) -> Check:
 def test_all_checks_pass_on_records_as_they_should_be(run: MadeUpRun) -> None:
     found = checks.evaluate(run.records)
     assert [check for check in found if not check.passed] == []
-    # One for all, and eight for each of three arms with a tier.
-    assert len(found) == 1 + 3 * 8
+    # One for all, eight for each of three arms with a tier, one more for the two that are kvfs.
+    assert len(found) == 1 + 3 * 8 + 2
 
 
 @pytest.mark.parametrize("arm", ["fs", "kvfs", "kvfs-fallback"])
@@ -130,6 +130,45 @@ def test_the_wrong_engine_fails(run: MadeUpRun) -> None:
 def test_failed_jobs_fail(run: MadeUpRun) -> None:
     run.change("tier_failed_jobs", [2], arm="fs", phase="warm", streams=1)
     assert the_only_failed(run).name == "fs, 4 threads: no promotion and no cascade failed"
+
+
+@pytest.mark.parametrize("arm", ["kvfs", "kvfs-fallback"])
+def test_as_many_steps_spent_on_lookups_as_the_stock_tier_fail(run: MadeUpRun, arm: str) -> None:
+    """What the project began with: each request with chunks on disk waited a step to hear of them."""
+    run.change("tier_retried_lookups", [20], arm=arm, phase="warm", task="guidellm")
+    run.change("tier_retried_lookups", [43], arm=arm, phase="warm", task="ruler_vt")
+    # Cold lookups decide nothing.
+    run.change("tier_retried_lookups", [0], arm="fs", phase="cold")
+    assert failed(run) == []
+    run.change("tier_retried_lookups", [44], arm=arm, phase="warm", task="ruler_vt")
+    check = the_only_failed(run)
+    assert check.name == f"{arm}, 4 threads: fewer warm lookups wait than with fs"
+    assert check.detail == "84 RETRYs, 84 with fs"
+
+
+def test_a_stock_tier_that_never_said_retry_proves_nothing(run: MadeUpRun) -> None:
+    run.change("tier_retried_lookups", [0], arm="fs", phase="warm")
+    assert [check.detail for check in failed(run)] == ["0 RETRYs, 0 with fs"] * 2
+
+
+def test_lookups_that_nobody_counted_fail(run: MadeUpRun) -> None:
+    run.drop("tier_retried_lookups", arm="kvfs", phase="warm")
+    assert the_only_failed(run).detail == "RETRYs counted in 0 warm cases, with fs in 4"
+
+
+def test_lookups_of_other_cases_than_the_stock_tiers_fail(run: MadeUpRun) -> None:
+    assert run.drop("tier_retried_lookups", arm="fs", phase="warm", streams=1) == 1
+    expected = "RETRYs counted in 4 warm cases, with fs in 3"
+    assert [check.detail for check in failed(run)] == [expected] * 2
+
+
+def test_without_the_stock_tier_no_lookup_may_cost_a_step(run: MadeUpRun) -> None:
+    run.records = [record for record in run.records if record.arm != "fs"]
+    assert failed(run) == []
+    assert run.change("tier_retried_lookups", [1], arm="kvfs", phase="warm", streams=1) == 1
+    check = the_only_failed(run)
+    assert check.name == "kvfs, 4 threads: no warm lookup waits"
+    assert check.detail == "1 RETRYs"
 
 
 def test_without_a_baseline_warm_is_compared_with_the_same_arm_cold(run: MadeUpRun) -> None:

@@ -69,6 +69,38 @@ def test_traffic_counts_failed_jobs(data: Path) -> None:
     assert vllm_metrics.traffic(before, after, TOKENS_PER_CHUNK).failed_jobs == 2
 
 
+def test_traffic_counts_lookups_that_waited_and_steps_of_a_request(data: Path) -> None:
+    """Three new conversations of two turns, asked of vLLM's own tier after a restart; three chunks each."""
+    before, after = (vllm_metrics.parse(text_of(data, f"fs-{when}")) for when in ("before", "after"))
+    traffic = vllm_metrics.traffic(before, after, TOKENS_PER_CHUNK)
+    assert traffic.tier_hit_tokens == 9 * TOKENS_PER_CHUNK
+    assert traffic.retried_lookups == 9
+    assert traffic.engine_steps == 27 / 6
+    # What vLLM calls steps are those in which something was computed: one a token.
+    steps = "vllm:iteration_tokens_total_count"
+    assert after.total(steps) - before.total(steps) == 6 * 8
+
+
+def test_traffic_of_a_tier_that_never_said_retry_counts_0(data: Path) -> None:
+    """A histogram has no samples before its first observation; its name is there all the same."""
+    texts = [text_of(data, f"fs-{when}").splitlines() for when in ("before", "after")]
+    before, after = (
+        vllm_metrics.parse(
+            "\n".join(line for line in text if line.startswith("#") or "tiering_lookup_async" not in line)
+            + "\n"
+        )
+        for text in texts
+    )
+    assert vllm_metrics.traffic(before, after, TOKENS_PER_CHUNK).retried_lookups == 0
+
+
+def test_traffic_of_a_vllm_that_does_not_count_lookups_says_so(data: Path) -> None:
+    before, after = (vllm_metrics.parse(text_of(data, when)) for when in ("before", "after"))
+    traffic = vllm_metrics.traffic(before, after, TOKENS_PER_CHUNK)
+    assert traffic.retried_lookups is None
+    assert traffic.engine_steps is None
+
+
 def test_totals_add_up_over_labels(data: Path) -> None:
     snapshot = vllm_metrics.parse(text_of(data, "after"))
     name = "vllm:kv_offload_tiering_chunk_hits_total"

@@ -14,6 +14,8 @@ MIB = 1 << 20
 GROUP = Group("load", MIB, Shape(1, 64), 16)
 URING = "kvfs (uring)"
 CPU = Gate("cpu", (URING,), "cpu_us_per_chunk", base_arm="fs", at_most=0.5)
+PROMPT = Group("lookup", 0, None, None, 3600, "hit")
+LOOKUP_OPS = ("lookup", "start", "index")
 STEADY = (99.0, 100.0, 101.0, 100.0, 100.0, 99.5, 100.5)
 
 
@@ -116,22 +118,86 @@ def test_percentiles_compare_metrics_of_one_arm() -> None:
     assert judge_one(replace(gate, percentile=50.0), lines).answer == gates.PASS
 
 
-def test_every_gate_of_the_file_can_fail_and_pass() -> None:
-    for gate in gates.read():
-        chunk = max(gate.chunk_min, min(gate.chunk_max, MIB))
-        group = Group(gate.op or "load", chunk, gate.shape or Shape(1, 64), gate.threads or 16)
-        limit = Group(group.op, chunk, None, None) if gate.base_arm.startswith("fio") else group
-        for factor, answer in ((0.1, gates.PASS), (10.0, gates.REGRESSION)):
-            by = factor if gate.at_least == 0.0 else 1 / factor
-            lines = [line(arm, scaled(by), gate.metric, group) for arm in gate.arms]
-            if gate.base_metric:
-                lines = [
-                    Line(each.group, each.arm, {**each.metrics, gate.base_metric: STEADY}) for each in lines
-                ]
-            else:
-                lines.append(line(gate.base_arm, STEADY, gate.metric, limit))
-            verdicts = gates.judge([gate], lines)
-            assert [verdict.answer for verdict in verdicts] == [answer] * len(gate.arms), gate.name
+def group_of(gate: Gate) -> Group:
+    """Return a case that a gate makes its demand on."""
+    if gate.op in LOOKUP_OPS:
+        pattern = (*gate.patterns, "hit")[0] if gate.op == "lookup" else ""
+        return Group(gate.op, 0, None, None, gate.keys or 512, pattern)
+    chunk = max(gate.chunk_min, min(gate.chunk_max, MIB))
+    return Group(gate.op or "load", chunk, gate.shape or Shape(1, 64), gate.threads or 16)
+
+
+@pytest.mark.parametrize("gate", gates.read(), ids=lambda gate: gate.name)
+def test_every_gate_of_the_file_can_fail_and_pass(gate: Gate) -> None:
+    group = group_of(gate)
+    limit = Group(group.op, group.chunk_bytes, None, None) if gate.base_arm.startswith("fio") else group
+    # Ratios on both sides of the bound; a bound of 0 leaves nothing below it.
+    good, bad = (0.1, 10.0) if gate.at_least == 0.0 else (10.0, 0.1)
+    bound = gate.at_most if gate.at_least == 0.0 else gate.at_least
+    for ratio, answer in ((good * bound, gates.PASS), (bad * bound or 1.0, gates.REGRESSION)):
+        base = [gate.base_value] * len(STEADY) if gate.base_value else list(STEADY)
+        measured = {gate.metric: [ratio * value for value in base]}
+        if gate.base_metric:
+            measured[gate.base_metric] = base
+        lines = [Line(group, arm, measured) for arm in gate.arms]
+        if gate.base_arm:
+            lines.append(line(gate.base_arm, base, gate.metric, limit))
+        verdicts = gates.judge([gate], lines)
+        assert [verdict.answer for verdict in verdicts] == [answer] * len(gate.arms)
+
+
+def prompts(arm: str, values: Sequence[float], metric: str, *, runs: int = 7, group: Group = PROMPT) -> Line:
+    return Line(group, arm, {metric: list(values)}, runs)
+
+
+def test_lookups_of_either_mode_are_compared_with_the_stock_tier_in_the_same_case() -> None:
+    arms = ("kvfs owner", "kvfs shared")
+    gate = Gate("lookup", arms, "verdict_wall_ms", base_arm="fs", op="lookup", at_most=0.1)
+    measured = [prompts(arm, scaled(0.01), "verdict_wall_ms") for arm in arms]
+    other = prompts("fs", scaled(100), "verdict_wall_ms", group=replace(PROMPT, busy=True))
+    assert [each.answer for each in gates.judge([gate], [*measured, other])] == [gates.INVALID] * 2
+    verdicts = gates.judge([gate], [*measured, other, prompts("fs", STEADY, "verdict_wall_ms")])
+    assert [each.answer for each in verdicts] == [gates.PASS] * 2
+    assert [each.case for each in verdicts] == [f"lookup 3600 keys, hit: {arm}" for arm in arms]
+
+
+def test_lookup_gate_is_about_its_keys_and_patterns_alone() -> None:
+    gate = Gate(
+        "half", ("fs",), "retry_steps", base_value=1, op="lookup", keys=3600, patterns=("half", "miss")
+    )
+    groups = [replace(PROMPT, pattern=pattern) for pattern in ("hit", "half", "miss")]
+    groups.append(replace(PROMPT, pattern="half", keys=512))
+    covered = [gate.covers(prompts("fs", STEADY, "retry_steps", group=group)) for group in groups]
+    assert covered == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("retries", "answer"),
+    [
+        pytest.param([0] * 70, gates.PASS, id="never"),
+        pytest.param([0] * 69 + [1], gates.INCONCLUSIVE, id="once"),
+        pytest.param([1] * 70, gates.REGRESSION, id="always"),
+    ],
+)
+def test_demand_of_zero_allows_not_one(retries: Sequence[float], answer: str) -> None:
+    gate = Gate("retry", ("fs",), "retry_steps", base_value=1, percentile=100, at_most=0)
+    lines = [prompts("fs", retries, "retry_steps")]
+    assert judge_one(gate, lines).answer == answer
+    (row,) = gates.grid(gates.judge([gate], lines)).rows
+    assert row[2:4] == [answer, f"{max(retries):.2f}"]
+    assert row[5] == "<= 0.00"
+
+
+def test_many_prompts_of_few_runs_are_invalid() -> None:
+    gate = Gate("lookup", ("kvfs owner",), "verdict_wall_ms", base_arm="fs", at_most=0.1)
+    for own, base in ((7, 7), (6, 7), (7, 6)):
+        lines = [
+            prompts("kvfs owner", scaled(0.01) * 10, "verdict_wall_ms", runs=own),
+            prompts("fs", list(STEADY) * 10, "verdict_wall_ms", runs=base),
+        ]
+        verdict = judge_one(gate, lines)
+        assert verdict.answer == (gates.PASS if own == base == 7 else gates.INVALID)
+        assert verdict.why in ("", "6 runs, 7 are the least")
 
 
 def test_table_shows_the_worst_case_and_all_that_do_not_pass() -> None:

@@ -53,7 +53,16 @@ CASES = {
     *((op, threads, jobs, 16 // jobs) for op in ("store", "load") for threads in (1, 16) for jobs in (1, 16)),
     *(("mixed", threads, 1, 16) for threads in (1, 16)),
 }
-PICTURES = {f"micro-{op}-{jobs}" for op in ("store", "load") for jobs in ("many-jobs", "one-job")}
+PICTURES = {
+    *(f"micro-{op}-{jobs}" for op in ("store", "load") for jobs in ("many-jobs", "one-job")),
+    *(f"micro-lookup-{state}" for state in ("idle", "busy")),
+}
+LOOKUP_METRICS = {"scheduler_cpu_ns_per_key", "verdict_wall_ms", "retry_steps"}
+# Arm and mode of everyone who looks up.
+LOOKUP_ARMS = {
+    *((arm, "stock") for arm in ("fs", "fs-aa")),
+    *((arm, mode) for arm in ("kvfs", "kvfs-fallback") for mode in ("owner", "shared")),
+}
 
 
 def metrics_by_case(found: Sequence[Record], arm: str, io: str) -> dict[tuple[object, ...], set[str]]:
@@ -64,6 +73,20 @@ def metrics_by_case(found: Sequence[Record], arm: str, io: str) -> dict[tuple[ob
             key = (case["op"], case["threads"], case["jobs"], case["chunks_per_job"])
             by_case.setdefault(key, set()).add(record.metric)
     return by_case
+
+
+def check_lookups(found: Sequence[Record]) -> None:
+    measured: dict[tuple[object, ...], set[str]] = {}
+    for record in found:
+        case = record.case
+        assert (case["keys"], len(record.values)) == (64, 2)
+        place = (record.arm, case["mode"], case["pattern"], case["busy"])
+        measured.setdefault(place, set()).add(record.metric)
+    patterns = ("hit", "half", "miss")
+    expected = {
+        (*arm, pattern, busy) for arm in LOOKUP_ARMS for pattern in patterns for busy in (False, True)
+    }
+    assert measured == dict.fromkeys(expected, LOOKUP_METRICS)
 
 
 def check_arm(found: Sequence[Record], arm: str, io: str) -> None:
@@ -88,7 +111,9 @@ def test_smoke_measures_every_case_and_leaves_nothing_behind(tmp_path: Path) -> 
     out = tmp_path / "out"
     done = run(out, "--smoke", "--chunk", "64KiB", "--threads", "1,16")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = records.read(out / "records.jsonl")
+    everything = records.read(out / "records.jsonl")
+    check_lookups([record for record in everything if record.case["op"] == "lookup"])
+    found = [record for record in everything if record.case["op"] != "lookup"]
     uring_missing = "not measured: kvfs (uring): " in done.stdout
     for arm, io in [*ARMS, *([] if uring_missing else [("kvfs", "uring")])]:
         check_arm(found, arm, io)
@@ -101,10 +126,37 @@ def test_smoke_measures_every_case_and_leaves_nothing_behind(tmp_path: Path) -> 
             assert record.env["page_cache"]
             check_bytes_were_compared(record)
     assert re.search(r"64 KiB 16x1, 16 threads +kvfs \(psync\)", done.stdout)
+    assert re.search(r"64 keys, half, busy +kvfs shared", done.stdout)
     pictures = {f"{name}.{suffix}" for name in PICTURES for suffix in ("png", "svg")}
     assert {path.name for path in out.iterdir()} == {"records.jsonl", "micro.md", "logs", *pictures}
     assert all((out / name).stat().st_size > 1000 for name in pictures)
     assert not any(path.is_dir() for path in (out / "logs").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_scale_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--smoke", "--op", "lookup", "--arms", "kvfs", "--scale", "200", "--scale-keys", "5000"]
+    done = run(out, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [record for record in records.read(out / "records.jsonl") if record.case["op"] != "lookup"]
+    by_op: dict[tuple[object, object], set[str]] = {}
+    for record in found:
+        by_op.setdefault((record.case["op"], record.case["keys"]), set()).add(record.metric)
+    assert by_op == {
+        ("start", 200): {
+            *("startup_ms", "scan_files_per_s", "index_bytes_per_key", "restart_ms"),
+            *("victim_gap_us", "victim_gap_idle_us"),
+        },
+        ("index", 5000): {
+            *("insert_keys_per_s", "index_bytes_per_key", "index_bytes_per_key_max"),
+            *("lookup_hit_ns", "lookup_miss_ns", "prefix_hit_ns_per_key", "prefix_miss_ns"),
+        },
+    }
+    assert re.search(r"200 files +kvfs owner", done.stdout)
+    assert re.search(r"5000 keys +kvfs ", done.stdout)
+    assert not list(out.glob("kvfs-micro-*"))
 
 
 def check_bytes_were_compared(record: Record) -> None:
@@ -160,8 +212,10 @@ def refusal(out: Path, *options: str) -> str:
         (["--chunk", "1000"], "a whole number of pages"),
         (["--arms", "nfs"], "'nfs' is unknown"),
         (["--chunk", "8MiB", "--max-bytes", "1MiB"], "a chunk of 8 MiB is more than a run may move"),
+        (["--keys", "1"], "a prompt has 2 to 1000000 keys"),
+        (["--op", "lookup", "--arms", "fio"], "leave nothing to measure"),
     ],
-    ids=["op", "threads", "chunk", "arms", "max-bytes"],
+    ids=["op", "threads", "chunk", "arms", "max-bytes", "keys", "fio-looks-nothing-up"],
 )
 def test_wrong_option_ends_with_a_sentence_and_status_2(
     tmp_path: Path, signals: None, options: list[str], message: str
@@ -172,6 +226,12 @@ def test_wrong_option_ends_with_a_sentence_and_status_2(
 def test_directory_that_is_too_small_is_refused(tmp_path: Path, signals: None) -> None:
     said = refusal(tmp_path / "out", "--backlog", "900000GiB", "--op", "mixed", "--arms", "kvfs")
     assert "are needed at once: use another --dir, or a smaller --max-bytes or --backlog" in said
+    assert not list((tmp_path / "out").glob("kvfs-micro-*"))
+
+
+def test_directory_without_room_for_the_files_of_the_scale_is_refused(tmp_path: Path, signals: None) -> None:
+    said = refusal(tmp_path / "out", "--op", "lookup", "--arms", "kvfs", "--scale", "100000000")
+    assert "use another --dir or a smaller --scale" in said
     assert not list((tmp_path / "out").glob("kvfs-micro-*"))
 
 

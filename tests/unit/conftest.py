@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
@@ -15,7 +16,7 @@ from typing import Protocol, TypedDict, Unpack
 import pytest
 
 from kvfs import backend
-from kvfs.jobs import CompletionLike, IoBackend
+from kvfs.jobs import MISS, RETRY, CompletionLike, IoBackend
 
 # Nothing here takes longer; what does has hung.
 DRAIN_TIMEOUT_S = 60.0
@@ -57,6 +58,8 @@ class EngineOptions(TypedDict, total=False):
     max_inflight_read_bytes: int
     max_inflight_write_bytes: int
     max_queued_store_bytes: int | None
+    index_mode: str
+    negative_ttl_s: float
 
 
 class Rig:
@@ -89,6 +92,11 @@ class Rig:
         group = int.from_bytes(key[-4:], "big")
         return self.base / digits[0:3] / f"{digits[3:5]}_g{group}" / f"{digits}.bin"
 
+    def files(self) -> list[Path]:
+        """Return all files of the namespace but the engine's own two."""
+        own = {self.base / "kvfs.lock", self.base / "kvfs.index"}
+        return sorted(path for path in self.base.rglob("*") if path.is_file() and path not in own)
+
     def submit(self, kind: str, keys: Sequence[bytes], chunk_ids: Sequence[int] = ()) -> int:
         """Submit a job of equally long keys and return its id."""
         job_id = self._next_job_id
@@ -109,6 +117,34 @@ class Rig:
         by_id = {completion.job_id: completion for completion in completions}
         assert len(by_id) == len(completions)
         return by_id
+
+    def ask(self, keys: Sequence[bytes]) -> None:
+        """Ask the disk about keys and wait for the answers."""
+        for key in keys:
+            self.engine.probe(key)
+        self.engine.submit_probes()
+        assert self.engine.drain(DRAIN_TIMEOUT_S)
+
+    def verdicts(self, keys: Sequence[bytes]) -> list[int]:
+        return [self.engine.lookup(key) for key in keys]
+
+    def await_stats(self, **expected: int) -> bool:
+        """Poll until `stats()` says what is expected; False when it does not within the bound."""
+        deadline = time.monotonic() + DRAIN_TIMEOUT_S
+        while True:
+            stats = self.engine.stats()
+            if all(stats[name] == value for name, value in expected.items()):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+
+    def place(self, key: bytes) -> Path:
+        """Put a chunk on disk without the engine's knowledge, and return its path."""
+        path = self.path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(self.tier.chunk_size_bytes))
+        return path
 
     def _run(self, kind: str, keys: Sequence[bytes], chunk_ids: Sequence[int]) -> CompletionLike:
         job_id = self.submit(kind, keys, chunk_ids)
@@ -222,6 +258,31 @@ def start_rig(io: IoBackend, mount: Mount) -> Iterator[StartRig]:
             return rig
 
         yield start
+
+
+@pytest.fixture(params=["owner", "shared"])
+def index_mode(request: pytest.FixtureRequest) -> str:
+    """Return each place that an engine can have in its namespace."""
+    mode: str = request.param
+    return mode
+
+
+@pytest.fixture
+def unknown(index_mode: str) -> int:
+    """Return the verdict on a key of which nothing is known, after the scan."""
+    return MISS if index_mode == "owner" else RETRY
+
+
+@pytest.fixture
+def start_scanned(start_rig: StartRig, storage: Path, index_mode: str) -> StartRig:
+    """Return a function that starts a `Rig` in each place, believing for ever, and waits for its scan."""
+
+    def start(base: Path = storage, **options: object) -> Rig:
+        rig = start_rig(base, index_mode=index_mode, **{"negative_ttl_s": 3600.0, **options})
+        assert rig.await_stats(scan_complete=1, owner=int(index_mode == "owner"))
+        return rig
+
+    return start
 
 
 @pytest.fixture(params=["batch", "engine"])

@@ -215,13 +215,13 @@ def test_submit_bad_keys_raise_and_nothing_is_accepted(
     error: type[Exception],
     words: str,
 ) -> None:
-    engine = start_rig(tmp_path).engine
+    rig = start_rig(tmp_path)
     with pytest.raises(error, match=words):
-        _submit(engine, kind, arguments)
-    assert engine.stats()["inflight_jobs"] == 0
-    assert engine.drain(30)
-    assert list(engine.poll()) == []
-    assert list(tmp_path.iterdir()) == []
+        _submit(rig.engine, kind, arguments)
+    assert rig.engine.stats()["inflight_jobs"] == 0
+    assert rig.engine.drain(30)
+    assert list(rig.engine.poll()) == []
+    assert rig.files() == []
 
 
 @pytest.mark.parametrize(
@@ -242,12 +242,12 @@ def test_submit_bad_keys_raise_and_nothing_is_accepted(
 def test_submit_bad_chunk_ids_raise_and_nothing_is_accepted(
     start_rig: StartRig, tmp_path: Path, kind: str, chunk_ids: object, error: type[Exception], words: str
 ) -> None:
-    engine = start_rig(tmp_path).engine
+    rig = start_rig(tmp_path)
     with pytest.raises(error, match=words):
-        _submit(engine, kind, (1, KEY, 36, chunk_ids))
-    assert engine.stats()["inflight_jobs"] == 0
-    assert list(engine.poll()) == []
-    assert list(tmp_path.iterdir()) == []
+        _submit(rig.engine, kind, (1, KEY, 36, chunk_ids))
+    assert rig.engine.stats()["inflight_jobs"] == 0
+    assert list(rig.engine.poll()) == []
+    assert rig.files() == []
 
 
 @pytest.mark.parametrize("job_id", [2**63, -(2**63) - 1, 2**100])

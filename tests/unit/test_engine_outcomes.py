@@ -163,4 +163,4 @@ def test_hash_too_long_for_a_file_name_is_enametoolong(start_rig: StartRig, tmp_
     assert rig.store(keys, [0, 1]).outcomes == [errno.ENAMETOOLONG] * 2
     assert rig.load(keys, [0, 1]).outcomes == [errno.ENAMETOOLONG] * 2
     assert rig.lookup(keys).outcomes == [errno.ENAMETOOLONG] * 2
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert rig.files() == []

@@ -35,6 +35,11 @@ if child == 0:
     for call in (engine.poll, engine.drain, engine.stats):
         assert "fork" in str(raises(RuntimeError, call))
     assert "fork" in str(raises(RuntimeError, engine.submit_lookup, 2, bytes(36), 36))
+    for call in (engine.lookup, engine.probe):
+        assert "fork" in str(raises(RuntimeError, call, bytes(36)))
+    for call in (engine.lookup_prefix, engine.touch):
+        assert "fork" in str(raises(RuntimeError, call, bytes(36), 36))
+    assert "fork" in str(raises(RuntimeError, engine.submit_probes))
     engine.close()
     # One of its own works, on the memory that it shares by copy.
     own = io.Engine(base, memoryview(bytearray(4096)).cast("B", (1, 4096)), 1, 1, False)

@@ -104,11 +104,10 @@ void KeyIndex::erase(Found& found) {
   const Record record = found.shard->table.at(found.place);
   if (record.state == State::kPresent) present_.fetch_sub(1, std::memory_order_relaxed);
   if (record.pins > 0) pinned_.fetch_sub(1, std::memory_order_relaxed);
-  found.shard->table.erase(found.place);
+  found.shard->table.erase(found.place, seed_);
 }
 
-Known KeyIndex::find(std::string_view key, std::optional<Moment> waiting_since) const {
-  const Found found = locate(key);
+Known KeyIndex::known(const Found& found, std::optional<Moment> waiting_since) const {
   if (!found.there()) return Known::kNothing;
   const Record record = found.shard->table.at(found.place);
   switch (record.state) {
@@ -124,6 +123,19 @@ Known KeyIndex::find(std::string_view key, std::optional<Moment> waiting_since) 
       return Known::kForgotten;
   }
   return Known::kNothing;
+}
+
+Known KeyIndex::find(std::string_view key, std::optional<Moment> waiting_since) const {
+  return known(locate(key), waiting_since);
+}
+
+Known KeyIndex::find_or_ask(std::string_view key, std::optional<Moment> waiting_since,
+                            std::uint32_t generation, bool& asked) {
+  Found found = locate_to_change(key);
+  const Known before = known(found, waiting_since);
+  asked = before != Known::kPresent && before != Known::kAbsent && before != Known::kAsked;
+  if (asked) set_asked(found, key, generation);
+  return before;
 }
 
 std::size_t KeyIndex::present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
@@ -145,13 +157,18 @@ void KeyIndex::put(std::string_view key, std::uint64_t size_bytes) {
 
 bool KeyIndex::ask(std::string_view key, std::uint32_t generation) {
   Found found = locate_to_change(key);
+  const Known before = known(found, std::nullopt);
+  if (before == Known::kPresent || before == Known::kAsked) return false;
+  set_asked(found, key, generation);
+  return true;
+}
+
+void KeyIndex::set_asked(Found& found, std::string_view key, std::uint32_t generation) {
   Record record;
   if (found.there()) record = found.shard->table.at(found.place);
-  if (found.there() && (record.state == State::kPresent || record.state == State::kAsked)) return false;
   record.state = State::kAsked;
   record.stamp = generation;
   change(found, key, record);
-  return true;
 }
 
 void KeyIndex::answer(std::string_view key, std::uint32_t generation, bool present, std::uint64_t size_bytes,
@@ -203,8 +220,7 @@ void KeyIndex::drop_hints() {
     if (shards == nullptr) continue;
     for (Shard& shard : *shards) {
       Found found{&shard, std::unique_lock(shard.mutex)};
-      for (found.place = 0; found.place < shard.table.slots(); ++found.place) {
-        if (!shard.table.used(found.place)) continue;
+      for (found.place = shard.table.size(); found.place-- > 0;) {
         const Record record = shard.table.at(found.place);
         if (record.hint && record.state == State::kPresent) erase(found);
       }
@@ -249,8 +265,7 @@ void KeyIndex::each_present(std::size_t key_size_bytes,
   if (shards == nullptr) return;
   for (const Shard& shard : *shards) {
     const std::lock_guard lock(shard.mutex);
-    for (std::size_t place = 0; place < shard.table.slots(); ++place) {
-      if (!shard.table.used(place)) continue;
+    for (std::size_t place = 0; place < shard.table.size(); ++place) {
       const Record record = shard.table.at(place);
       if (record.state == State::kPresent) use(shard.table.key_at(place), record);
     }

@@ -44,11 +44,13 @@ class KeyIndex {
 
   // The chunk is on disk for certain.
   void put(std::string_view key, std::uint64_t size_bytes);
-  // A probe is to be made; false if the key is present or asked already. The answer counts only while the key
-  // is still asked with its generation.
+  // What find() says; but a key that is neither present nor known to be absent is asked from now on, and then
+  // `asked` is set: a probe is to be made. Its answer counts only while the key is still asked with its
+  // generation.
+  Known find_or_ask(std::string_view key, std::optional<Moment> waiting_since, std::uint32_t generation,
+                    bool& asked);
+  // The same whatever is known, unless the key is present or asked already.
   bool ask(std::string_view key, std::uint32_t generation);
-  // An absence is dated with `looked_at`, from before the look: what is stored meanwhile must not be missed
-  // longer.
   void answer(std::string_view key, std::uint32_t generation, bool present, std::uint64_t size_bytes,
               Moment looked_at);
   // Its load failed.
@@ -78,7 +80,7 @@ class KeyIndex {
                     const std::function<void(std::string_view, const Record&)>& use) const;
 
  private:
-  static constexpr std::size_t kShardBits = 12;
+  static constexpr std::size_t kShardBits = 10;
   struct Shard {
     mutable std::mutex mutex;
     Table table;
@@ -99,6 +101,8 @@ class KeyIndex {
   void change(Found& found, std::string_view key, const Record& record);
   void erase(Found& found);
   [[nodiscard]] bool expired(const Record& record, Moment moment) const;
+  [[nodiscard]] Known known(const Found& found, std::optional<Moment> waiting_since) const;
+  void set_asked(Found& found, std::string_view key, std::uint32_t generation);
 
   const std::uint64_t seed_;
   const Moment negative_ttl_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace kvfs::index {
@@ -12,6 +13,9 @@ static_assert(sizeof(Record) == 12);
 
 namespace {
 
+// Tags of slots that name no place; those of others are below.
+constexpr std::uint8_t kEmpty = 0x80;
+constexpr std::uint8_t kErased = 0xfe;
 constexpr std::uint64_t kLowBits = 0x0101010101010101U;
 constexpr std::uint64_t kHighBits = 0x8080808080808080U;
 
@@ -28,6 +32,13 @@ std::uint64_t empty_ones(std::uint64_t word) { return word & ~(word << 6) & kHig
 std::size_t first_of(std::uint64_t marks) { return static_cast<std::size_t>(std::countr_zero(marks)) / 8; }
 
 std::uint8_t tag_of(std::uint64_t hash) { return static_cast<std::uint8_t>(hash & 0x7f); }
+
+std::uint64_t word_of(const std::array<std::uint8_t, 8>& tags) {
+  std::uint64_t word;
+  std::memcpy(&word, tags.data(), sizeof word);
+  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
+  return word;
+}
 
 std::uint64_t mixed(std::uint64_t value) {
   value ^= value >> 32;
@@ -47,93 +58,108 @@ std::uint64_t hash_of(std::string_view key, std::uint64_t seed) {
   return mixed(mixed(head ^ seed) + group + key.size());
 }
 
-std::size_t Table::first_group(std::uint64_t hash) const {
-  // The middle bits, since the highest choose the table and the lowest are the tag.
-  return static_cast<std::size_t>((hash >> 8 & 0xffffffffU) * groups_ >> 32);
-}
-
-std::uint64_t Table::group_tags(std::size_t group) const {
-  std::uint64_t word;
-  std::memcpy(&word, tags() + group * kGroupSlots, sizeof word);
-  if constexpr (std::endian::native == std::endian::big) word = __builtin_bswap64(word);
-  return word;
-}
-
 std::size_t Table::find(std::string_view key, std::uint64_t hash) const {
-  if (keys_ == 0) return kNowhere;
-  std::size_t group = first_group(hash);
-  for (std::size_t searched = 0; searched < groups_; ++searched) {
-    const std::uint64_t word = group_tags(group);
-    for (std::uint64_t marks = matching(word, tag_of(hash)); marks != 0; marks &= marks - 1) {
-      const std::size_t place = group * kGroupSlots + first_of(marks);
-      if (used(place) && std::memcmp(slot(place), key.data(), key_size_) == 0) return place;
+  if (size_ == 0) return kNowhere;
+  for (std::size_t group = first_group(hash);; group = next(group)) {
+    const std::uint64_t tags = word_of(groups_[group].tags);
+    for (std::uint64_t marks = matching(tags, tag_of(hash)); marks != 0; marks &= marks - 1) {
+      const std::size_t index = first_of(marks);
+      const std::size_t place = groups_[group].places[index];
+      if (groups_[group].tags[index] == tag_of(hash) && std::memcmp(entry(place), key.data(), key_size_) == 0)
+        return place;
     }
-    if (empty_ones(word) != 0) return kNowhere;
-    if (++group == groups_) group = 0;
+    // One slot in eight is empty, so this ends.
+    if (empty_ones(tags) != 0) return kNowhere;
   }
-  return kNowhere;
 }
 
-std::size_t Table::place_new(std::uint64_t hash) {
+Table::Slot Table::slot_of(std::size_t place, std::uint64_t seed) const {
+  const std::uint64_t hash = hash_of(key_at(place), seed);
+  for (std::size_t group = first_group(hash);; group = next(group)) {
+    for (std::size_t index = 0; index < kGroupSlots; ++index) {
+      if (groups_[group].tags[index] == tag_of(hash) && groups_[group].places[index] == place)
+        return {group, index};
+    }
+  }
+}
+
+void Table::enter(std::size_t place, std::uint64_t hash) {
   std::size_t group = first_group(hash);
   std::uint64_t free_ones;
-  while ((free_ones = group_tags(group) & kHighBits) == 0) {
-    if (++group == groups_) group = 0;
-  }
-  const std::size_t place = group * kGroupSlots + first_of(free_ones);
-  if (tags()[place] == kErased) --erased_;
-  tags()[place] = tag_of(hash);
-  ++keys_;
-  return place;
+  while ((free_ones = word_of(groups_[group].tags) & kHighBits) == 0) group = next(group);
+  const std::size_t index = first_of(free_ones);
+  if (groups_[group].tags[index] == kErased) --erased_slots_;
+  groups_[group].tags[index] = tag_of(hash);
+  groups_[group].places[index] = static_cast<std::uint32_t>(place);
 }
 
 std::size_t Table::insert(std::string_view key, std::uint64_t hash, std::uint64_t seed, const Keep& keep) {
-  // One slot in eight stays empty, so that a search for what is not there ends soon.
-  if (keys_ + erased_ + 1 > slots() / 8 * 7) make_room(seed, keep);
-  const std::size_t place = place_new(hash);
-  std::memcpy(slot(place), key.data(), key_size_);
+  if (size_ == capacity_) make_room_for_entry(seed, keep);
+  if (size_ + erased_slots_ + 1 > groups_.size() * kGroupSlots / 8 * 7) make_room_for_slot(seed);
+  const std::size_t place = size_++;
+  std::memcpy(entry(place), key.data(), key_size_);
   set(place, {});
+  enter(place, hash);
   return place;
 }
 
-void Table::erase(std::size_t place) {
+void Table::erase(std::size_t place, std::uint64_t seed) {
+  const auto [group, index] = slot_of(place, seed);
   // Searches end in a group with an empty slot; one that was full may have been passed over.
-  const bool passed_over = empty_ones(group_tags(place / kGroupSlots)) == 0;
-  tags()[place] = passed_over ? kErased : kEmpty;
-  erased_ += passed_over ? 1 : 0;
-  --keys_;
+  const bool passed_over = empty_ones(word_of(groups_[group].tags)) == 0;
+  groups_[group].tags[index] = passed_over ? kErased : kEmpty;
+  erased_slots_ += passed_over ? 1 : 0;
+  const std::size_t last = size_ - 1;
+  if (place != last) {
+    const auto [last_group, last_index] = slot_of(last, seed);
+    groups_[last_group].places[last_index] = static_cast<std::uint32_t>(place);
+    std::memcpy(entry(place), entry(last), entry_bytes());
+  }
+  --size_;
 }
 
 Record Table::at(std::size_t place) const {
   Record record;
-  std::memcpy(&record, slot(place) + key_size_, sizeof record);
+  std::memcpy(&record, entry(place) + key_size_, sizeof record);
   return record;
 }
 
 void Table::set(std::size_t place, const Record& record) {
-  std::memcpy(slot(place) + key_size_, &record, sizeof record);
+  std::memcpy(entry(place) + key_size_, &record, sizeof record);
 }
 
 std::string_view Table::key_at(std::size_t place) const {
-  return {reinterpret_cast<const char*>(slot(place)), key_size_};
+  return {reinterpret_cast<const char*>(entry(place)), key_size_};
 }
 
-void Table::make_room(std::uint64_t seed, const Keep& keep) {
-  std::size_t kept = 0;
-  for (std::size_t place = 0; place < slots(); ++place) kept += used(place) && keep(at(place)) ? 1 : 0;
-  Table other;
-  other.key_size_ = key_size_;
-  other.groups_ = groups_;
-  // What can go may be so little that the next key would do all this again.
-  if (kept + 1 > slots() / 8 * 7 - slots() / 16) other.groups_ = std::max(groups_ + 1, groups_ * 17 / 16);
-  other.memory_ = std::make_unique_for_overwrite<std::byte[]>(other.memory_bytes());
-  std::memset(other.tags(), kEmpty, other.slots());
-  for (std::size_t place = 0; place < slots(); ++place) {
-    if (!used(place) || !keep(at(place))) continue;
-    const std::size_t target = other.place_new(hash_of(key_at(place), seed));
-    std::memcpy(other.slot(target), slot(place), slot_bytes());
+void Table::make_room_for_entry(std::uint64_t seed, const Keep& keep) {
+  constexpr std::size_t kFirst = 8;
+  const std::size_t step = std::max(kFirst, capacity_ / 16);
+  std::size_t dropped = 0;
+  for (std::size_t place = 0; place < size_; ++place) dropped += keep(at(place)) ? 0 : 1;
+  // So few that the next keys would do all this again are left for later.
+  if (dropped >= step) {
+    for (std::size_t place = size_; place-- > 0;) {
+      if (!keep(at(place))) erase(place, seed);
+    }
+    return;
   }
-  *this = std::move(other);
+  std::byte* const grown =
+      static_cast<std::byte*>(std::realloc(entries_.get(), (capacity_ + step) * entry_bytes()));
+  if (grown == nullptr) throw std::bad_alloc();
+  (void)entries_.release();
+  entries_.reset(grown);
+  capacity_ += step;
+}
+
+void Table::make_room_for_slot(std::uint64_t seed) {
+  // If erased slots are what fills it, the same size does once they are gone.
+  const bool doubles = size_ + 1 > groups_.size() * kGroupSlots / 4 * 3;
+  Group empty{};
+  empty.tags.fill(kEmpty);
+  groups_.assign(doubles ? std::max<std::size_t>(1, groups_.size() * 2) : groups_.size(), empty);
+  erased_slots_ = 0;
+  for (std::size_t place = 0; place < size_; ++place) enter(place, hash_of(key_at(place), seed));
 }
 
 }  // namespace kvfs::index

@@ -135,10 +135,10 @@ void Engine::touch(std::string_view packed, std::size_t key_size_bytes) {
 }
 
 Verdict Engine::ask(std::string_view key, std::optional<index::Moment> waiting_since) {
-  const Verdict verdict = lookups_.lookup(key, waiting_since);
-  if (verdict == Verdict::kHit || verdict == Verdict::kMiss) return verdict;
-  probe(key);
-  return Verdict::kRetry;
+  bool due = false;
+  const Verdict verdict = lookups_.ask(key, waiting_since, due);
+  if (due) submit_probes();
+  return verdict;
 }
 
 void Engine::probe(std::string_view key) {

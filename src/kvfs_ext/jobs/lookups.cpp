@@ -69,7 +69,7 @@ void Lookups::close() {
   ownership_.release();
 }
 
-Verdict Lookups::lookup(std::string_view key, std::optional<index::Moment> waiting_since) {
+Verdict Lookups::verdict(std::string_view key, std::optional<index::Moment> waiting_since) {
   // Before the look: the last keys of the scan may come in between.
   const bool complete = complete_.load(std::memory_order_acquire);
   const index::Known known = index_.find(key, waiting_since);
@@ -87,9 +87,31 @@ Verdict Lookups::lookup(std::string_view key, std::optional<index::Moment> waiti
   return known == index::Known::kExpired ? Verdict::kExpired : Verdict::kRetry;
 }
 
+Verdict Lookups::ask(std::string_view key, std::optional<index::Moment> waiting_since, bool& due) {
+  due = false;
+  // An owner has no questions once it knows everything; and after the end nobody answers any.
+  if ((complete_.load(std::memory_order_acquire) && ownership_.owner()) || stop_) {
+    const Verdict answer = verdict(key, waiting_since);
+    // It may have found out just now that it is not the owner.
+    if (answer == Verdict::kHit || answer == Verdict::kMiss) return answer;
+    due = probe(key);
+    return Verdict::kRetry;
+  }
+  const std::lock_guard lock(questions_mutex_);
+  bool asked = false;
+  const index::Known known = index_.find_or_ask(key, waiting_since, generation_, asked);
+  if (known == index::Known::kPresent) return Verdict::kHit;
+  if (known == index::Known::kAbsent) return Verdict::kMiss;
+  due = asked && collect(key);
+  return Verdict::kRetry;
+}
+
 bool Lookups::probe(std::string_view key) {
   const std::lock_guard lock(questions_mutex_);
-  if (stop_ || !index_.ask(key, generation_)) return false;
+  return !stop_ && index_.ask(key, generation_) && collect(key);
+}
+
+bool Lookups::collect(std::string_view key) {
   questions_[key.size()].append(key);
   probes_.fetch_add(1, std::memory_order_relaxed);
   return ++collected_ >= kProbesPerBatch;

@@ -68,8 +68,9 @@ class Lookups {
   // Write the snapshot, if this is the owner and knows everything. No operation is under way any more.
   void close();
 
-  [[nodiscard]] Verdict lookup(std::string_view key,
-                               std::optional<index::Moment> waiting_since = std::nullopt);
+  [[nodiscard]] Verdict lookup(std::string_view key) { return verdict(key, std::nullopt); }
+  // The same, and a question is collected where there is no verdict; `due` when it is time to take them.
+  [[nodiscard]] Verdict ask(std::string_view key, std::optional<index::Moment> waiting_since, bool& due);
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
     return index_.present_prefix(keys, key_size_bytes);
   }
@@ -89,6 +90,9 @@ class Lookups {
 
  private:
   void read_all();
+  [[nodiscard]] Verdict verdict(std::string_view key, std::optional<index::Moment> waiting_since);
+  // With the questions' mutex: one more.
+  [[nodiscard]] bool collect(std::string_view key);
   // The chunk is on disk although this engine knows nothing of it: was it stored by another?
   [[nodiscard]] bool is_foreign(std::string_view key);
   // Have the disk asked whether a MISS was right.

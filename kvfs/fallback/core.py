@@ -1,0 +1,379 @@
+"""The state and the threads of the Python engine: jobs, probes, and what is known of keys."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from kvfs.fallback import files
+from kvfs.fallback.checks import flat_view
+from kvfs.fallback.index import KeyIndex, Question, State
+from kvfs.fallback.job import Job
+from kvfs.fallback.ownership import Ownership
+from kvfs.fallback.probes import Checks, ProbeQueue
+from kvfs.fallback.queue import ByteLimits, JobQueue
+from kvfs.fallback.scan import Scan
+from kvfs.fallback.snapshot import clear_whole_mark
+from kvfs.jobs import EXPIRED, HIT, MISS, RETRY, SHED, SUCCESS, Completion
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_BUFFER_DIMENSIONS: Final = 2
+# A direct transfer that is refused at this alignment would be refused at any.
+_DIRECT_ALIGNMENT_MAX: Final = 4096
+
+
+class Core:
+    """The engine's state and threads. Apart from `Engine`, so that the threads do not keep that one alive.
+
+    Its arguments are the engine's, checked, but for the buffer and whether the namespace can be owned.
+
+    Raises:
+        ValueError: A buffer of the wrong shape.
+        OSError: The namespace cannot be owned as asked, or there are too few threads.
+    """
+
+    def __init__(
+        self,
+        base_path: str,
+        buffer: Buffer,
+        n_threads: int,
+        use_o_direct: bool,
+        limits: ByteLimits,
+        index_mode: str,
+        negative_ttl_s: float,
+    ) -> None:
+        self._base_path = base_path
+        self._view, self._num_chunks, self._chunk_size_bytes = _bind(buffer)
+        # Only the address; the view keeps the memory where it is.
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._view))
+        self._direct = use_o_direct
+        self._owner_pid = os.getpid()
+        try:
+            self._ownership = Ownership(base_path, index_mode)
+        except OSError:
+            self._view.release()
+            raise
+        clear_whole_mark(base_path)
+        self._index = KeyIndex(negative_ttl_s)
+        # Not before the ownership is settled: what others store after the scan has to be noticed by that.
+        self._checks = Checks()
+        self._scan = Scan(base_path, self._chunk_size_bytes, self._index)
+        self._lock = threading.Lock()  # guards all that follows, and the jobs
+        self._work_available = threading.Condition(self._lock)
+        self._idle = threading.Condition(self._lock)
+        self._queue = JobQueue(limits, self._chunk_size_bytes, n_threads)
+        self._probes = ProbeQueue()
+        self._completions: list[Completion] = []
+        self._inflight_jobs = 0
+        self._closed = False
+        self._counts = dict.fromkeys(
+            ("direct_fallbacks", "duplicate_stores", "healed_files", "removed_files", "shed_stores"), 0
+        )
+        self._closing = threading.Lock()  # held while joining: a second close() waits for the first
+        self._threads = [
+            threading.Thread(target=self._run, name=f"kvfs-io-{index}", daemon=True)
+            for index in range(n_threads)
+        ]
+        self._threads.append(threading.Thread(target=self._scan.run, name="kvfs-scan", daemon=True))
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError as error:
+            # End those that run, then report; RuntimeError alone would hide what kind of failure it is.
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.close()
+            raise OSError(errno.EAGAIN, f"the system gave fewer threads than asked for: {error}") from error
+
+    def submit(self, job_id: int, kind: str, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
+        """Accept a job and split it into ops."""
+        self._check_process()
+        job = Job(job_id, kind, keys, key_size_bytes, chunk_ids)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the engine is closed; make a new one to submit jobs")
+            if not job.outcomes:
+                self._completions.append(job.completion())
+                return
+            self._inflight_jobs += 1
+            if kind == "load":
+                for op in range(len(job.outcomes)):
+                    self._index.begin_load(job.key(op))
+            for op in range(self._queue.push(job), len(job.outcomes)):
+                self._counts["shed_stores"] += 1
+                self._finish_op(job, op, SHED, "because the queue was full", files.OpReport())
+            self._wake_up()
+
+    def lookup(self, key: bytes, waiting_since_s: float = math.inf) -> int:
+        """Return the verdict on a key; an absence found since then counts, however old it is."""
+        self._check_process()
+        # First: what the scan adds after we have looked would be missed.
+        scanned = self._scan.complete
+        entry = self._index.find(key)
+        state = None if entry is None else entry.state
+        if state is State.PRESENT:
+            return HIT
+        if state is State.ASKED:
+            return RETRY
+        if scanned and self._ownership.confirm():
+            # The file of a load that failed may still be there, which says nothing about other writers.
+            if state is not State.FORGOTTEN:
+                self._checks.add(key)
+            return MISS
+        if entry is not None and state is State.ABSENT:
+            return MISS if entry.at >= waiting_since_s or self._index.believes(entry) else EXPIRED
+        return RETRY
+
+    def ask(self, key: bytes, waiting_since_s: float) -> int:
+        """Return the verdict on a key, and have the disk asked if there is none."""
+        verdict = self.lookup(key, waiting_since_s)
+        if verdict in (MISS, HIT):
+            return verdict
+        self.probe(key)
+        return RETRY
+
+    def lookup_prefix(self, keys: Iterable[bytes]) -> int:
+        """Count the hits before the first key that is none."""
+        self._check_process()
+        return self._index.count_present(keys)
+
+    def touch(self, keys: Iterable[bytes]) -> None:
+        """Note that keys were used now."""
+        self._check_process()
+        self._index.touch(keys)
+
+    def probe(self, key: bytes) -> None:
+        """Collect the question whether a chunk is there."""
+        self._check_process()
+        with self._lock:
+            question = None if self._closed else self._index.ask(key)
+            if question is not None and self._probes.collect(question):
+                self._hand_over_probes()
+
+    def submit_probes(self) -> None:
+        """Give the questions to the threads."""
+        self._check_process()
+        with self._lock:
+            if not self._closed:
+                self._hand_over_probes()
+
+    def poll(self) -> list[Completion]:
+        """Take the completions."""
+        self._check_process()
+        with self._lock:
+            finished, self._completions = self._completions, []
+            return finished
+
+    def drain(self, timeout_s: float | None) -> bool:
+        """Wait until jobs and probes have ended."""
+        self._check_process()
+        with self._lock:
+            return self._idle.wait_for(self._is_idle, timeout_s)
+
+    def stats(self) -> dict[str, int]:
+        """Count."""
+        self._check_process()
+        with self._lock:
+            return {
+                **self._counts,
+                **self._index.stats(),
+                "scanned_files": self._scan.files,
+                "scan_complete": int(self._scan.complete),
+                "owner": int(self._ownership.owner),
+                "probes": self._probes.asked,
+                "checks": self._checks.asked,
+                "peak_inflight_read_bytes": self._queue.peaks["load"] * self._chunk_size_bytes,
+                "peak_inflight_write_bytes": self._queue.peaks["store"] * self._chunk_size_bytes,
+                "inflight_jobs": self._inflight_jobs,
+            }
+
+    def close(self) -> None:
+        """End everything; see `Engine.close`."""
+        if os.getpid() != self._owner_pid:
+            # A forked child has none of the threads, and their locks may be held for ever.
+            return
+        with self._closing:
+            with self._lock:
+                self._closed = True
+                self._probes.drop()
+                self._notify_if_idle()
+                for job, op in self._queue.take_all():
+                    problem = "because the engine was closed before it started"
+                    self._finish_op(job, op, errno.ECANCELED, problem, files.OpReport())
+                self._work_available.notify_all()
+            self._scan.stop()
+            for thread in self._threads:
+                thread.join()
+            self._threads.clear()
+            # Nothing of ours is stored any more.
+            self._ownership.release()
+            self._view.release()
+
+    def close_dropped(self) -> None:
+        """Close for an `Engine` that was dropped, from whichever thread the collector runs in."""
+        if threading.current_thread() in self._threads:
+            # Possibly with the lock held; and a thread cannot join itself.
+            threading.Thread(target=self.close, name="kvfs-close", daemon=True).start()
+        else:
+            self.close()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._owner_pid:
+            raise RuntimeError(
+                "this engine belongs to the process that was forked; make a new one in this process"
+            )
+
+    def _run(self) -> None:
+        while work := self._claim():
+            work()
+            # Idle threads keep no job, and with it nothing of the caller's, alive.
+            del work
+
+    def _claim(self) -> Callable[[], None] | None:
+        """Wait for something to do and take it; None once the engine is closed."""
+        with self._lock:
+            while not self._closed:
+                kind = self._queue.next_kind()
+                if self._probes.waiting:
+                    questions = self._probes.claim()
+                    self._wake_up()
+                    return functools.partial(self._answer, questions)
+                if kind is None:
+                    self._work_available.wait()
+                    continue
+                job, op = self._queue.claim(kind)
+                self._wake_up()
+                if job.started_at is None:
+                    job.started_at = time.monotonic()
+                return functools.partial(self._run_op, job, op)
+        return None
+
+    def _wake_up(self) -> None:
+        """Wake a thread if there is something for it; it wakes the next one. The caller holds the lock."""
+        if self._probes.waiting or self._queue.next_kind() is not None:
+            self._work_available.notify()
+
+    def _hand_over_probes(self) -> None:
+        """Give the threads the questions that were collected. The caller holds the lock."""
+        self._probes.hand_over(self._checks.take())
+        self._wake_up()
+
+    def _answer(self, questions: list[Question]) -> None:
+        for question in questions:
+            looked_at = time.monotonic()
+            path = files.chunk_path(self._base_path, question.key)
+            try:
+                present = files.lookup(path, self._chunk_size_bytes) == 0
+            except Exception:  # noqa: BLE001 - a thread that dies would owe the caller an answer
+                present = False
+            if question.generation:
+                self._index.answer(question, present=present, looked_at=looked_at)
+            elif present and not self._index.explains(question.key):
+                # Somebody stores who takes no lock.
+                self._ownership.give_up()
+        with self._lock:
+            self._probes.release(len(questions))
+            self._notify_if_idle()
+
+    def _run_op(self, job: Job, op: int) -> None:
+        report = files.OpReport()
+        if job.kind == "store":
+            self._index.begin_store(job.key(op))
+        outcome, problem = self._execute(job, op, report)
+        with self._lock:
+            self._queue.release(job.kind)
+            self._finish_op(job, op, outcome, problem, report)
+            if job.kind == "store":
+                self._index.end_store(job.key(op))
+
+    def _execute(self, job: Job, op: int, report: files.OpReport) -> tuple[int, str]:
+        """Run one op; return its outcome and, for a failure, what to say about it."""
+        path = files.chunk_path(self._base_path, job.key(op))
+        try:
+            if job.kind == "lookup":
+                return files.lookup(path, self._chunk_size_bytes), ""
+            chunk_id = job.chunk_ids[op]
+            if not 0 <= chunk_id < self._num_chunks:
+                return errno.EINVAL, f"because row {chunk_id} lies outside a buffer of {self._num_chunks}"
+            start = chunk_id * self._chunk_size_bytes
+            with self._view[start : start + self._chunk_size_bytes] as chunk:
+                direct = self._wants_direct(start, report)
+                if job.kind == "load":
+                    files.load(path, chunk, direct=direct, report=report)
+                else:
+                    files.store(files.temporary_path(path), path, chunk, direct=direct, report=report)
+        except OSError as error:
+            return error.errno or errno.EIO, f"at {path}: {error.strerror or error}"
+        except MemoryError:
+            return errno.ENOMEM, f"at {path}: {os.strerror(errno.ENOMEM)}"
+        except Exception as error:  # noqa: BLE001 - a thread that dies would owe the caller a completion
+            return errno.EIO, f"at {path}: {error!r}"
+        return SUCCESS, ""
+
+    def _finish_op(self, job: Job, op: int, outcome: int, problem: str, report: files.OpReport) -> None:
+        """Record an op's end, and the job's with its last op. The caller holds the lock."""
+        job.finish_op(op, outcome, problem, report.bytes_moved)
+        self._note_outcome(job, op, outcome)
+        self._counts["duplicate_stores"] += report.duplicate
+        self._counts["healed_files"] += report.healed
+        self._counts["removed_files"] += report.removed
+        if report.direct_refused_at is not None:
+            self._counts["direct_fallbacks"] += 1
+            if self._aligned(job.chunk_ids[op] * self._chunk_size_bytes + report.direct_refused_at):
+                self._direct = False
+        if not job.unfinished:
+            self._completions.append(job.completion())
+            self._inflight_jobs -= 1
+            self._notify_if_idle()
+
+    def _note_outcome(self, job: Job, op: int, outcome: int) -> None:
+        """Let the index know what became of an op, before anybody can poll that."""
+        if job.kind == "store" and outcome == SUCCESS:
+            self._index.put(job.key(op))
+        elif job.kind == "load":
+            if outcome != SUCCESS:
+                self._index.forget(job.key(op))
+            self._index.end_load(job.key(op))
+
+    def _is_idle(self) -> bool:
+        return not self._inflight_jobs and not self._probes.unanswered
+
+    def _notify_if_idle(self) -> None:
+        """Wake those that drain once there is nothing to wait for. The caller holds the lock."""
+        if self._is_idle():
+            self._idle.notify_all()
+
+    def _wants_direct(self, start: int, report: files.OpReport) -> bool:
+        if not self._direct:
+            return False
+        if self._aligned(start, files.DIRECT_ALIGNMENT_MIN):
+            return True
+        report.direct_refused_at = 0
+        return False
+
+    def _aligned(self, offset: int, alignment: int = _DIRECT_ALIGNMENT_MAX) -> bool:
+        """Tell whether a transfer from this offset of the buffer to the end of its chunk is aligned."""
+        rest = self._chunk_size_bytes - offset % self._chunk_size_bytes
+        return (self._address + offset) % alignment == 0 and rest % alignment == 0
+
+
+def _bind(buffer: Buffer) -> tuple[memoryview, int, int]:
+    """Return a flat view of the primary tier, its number of chunks and their size in bytes."""
+    flat = flat_view("buffer", buffer, writable=True)
+    with memoryview(buffer) as view:
+        shape, itemsize = tuple(view.shape or ()), view.itemsize
+    if len(shape) == _BUFFER_DIMENSIONS and itemsize == 1 and len(flat) > 0:
+        return flat, shape[0], shape[1]
+    flat.release()
+    raise ValueError(
+        f"buffer must have shape (num_chunks, chunk_size_bytes) with one byte an element, got shape {shape} "
+        f"with {itemsize} bytes an element"
+    )

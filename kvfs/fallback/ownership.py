@@ -1,0 +1,177 @@
+"""Whether an engine is alone with its namespace: the locks on `kvfs.lock` of docs/lookup.md."""
+
+# Descriptors, flags and modes: the system's own calls.
+# ruff: noqa: PTH116
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import threading
+import time
+from typing import Final
+
+LOCK_NAME: Final = "kvfs.lock"
+# struct flock of 64-bit Linux: type, whence, start, length, pid; the kernel wants pid to be 0.
+_FLOCK: Final = "hhqqi4x"
+_FILE_MODE: Final = 0o600
+# For so long the owner believes that it still is alone.
+_CONFIRMED_S: Final = 0.05
+
+
+class Ownership:
+    """The place of one engine among those of its namespace. Thread-safe; no call waits for another engine.
+
+    The locks belong to an open file description, so that two engines of one process see each other, too.
+
+    Args:
+        base_path: The namespace's directory, which exists.
+        index_mode: "owner", "shared", or "auto": the owner if nobody else is there.
+
+    Raises:
+        OSError: Only for "owner": EBUSY if somebody else uses the namespace, or why locks do not work there.
+    """
+
+    def __init__(self, base_path: str, index_mode: str) -> None:
+        self._path = f"{base_path}/{LOCK_NAME}"
+        self._lock = threading.Lock()  # guards all that follows
+        self._fd: int | None = None
+        self._owner = False
+        self._found: tuple[int, int, int] | None = None
+        self._confirmed_at = 0.0
+        if index_mode != "shared":
+            problem = self._try_to_own()
+            if self._owner:
+                return
+            if index_mode == "owner":
+                raise OSError(problem, _refusal(problem), base_path)
+        self._share()
+
+    @property
+    def owner(self) -> bool:
+        """Whether this engine was the owner when it last asked."""
+        return self._owner
+
+    def confirm(self) -> bool:
+        """Tell whether this engine is the owner, asking the kernel again after 50 ms; a no is for good."""
+        with self._lock:
+            if self._fd is None or not self._owner:
+                return False
+            now = time.monotonic()
+            if now - self._confirmed_at <= _CONFIRMED_S:
+                return True
+            if self._is_alone(self._fd):
+                self._confirmed_at = now
+                return True
+            self._become_shared(self._fd)
+            return False
+
+    def give_up(self) -> None:
+        """Share from now on."""
+        with self._lock:
+            if self._fd is not None and self._owner:
+                self._become_shared(self._fd)
+
+    def release(self) -> None:
+        """Give the place up, whatever it is. May be called again."""
+        with self._lock:
+            self._owner = False
+            if self._fd is not None:
+                _close(self._fd)
+                self._fd = None
+
+    def _try_to_own(self) -> int:
+        """Become the owner if that place is free; return the errno that says why not, or 0."""
+        fd: int | None = None
+        try:
+            fd = _open(self._path)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(fd)
+            self._found = (status.st_dev, status.st_ino, status.st_size)
+            now = time.monotonic()
+            if not self._is_alone(fd):
+                raise BlockingIOError(errno.EAGAIN, "shared")
+        except OSError as error:
+            if fd is not None:
+                _close(fd)
+            busy = fd is not None and error.errno == errno.EAGAIN
+            return errno.EBUSY if busy else error.errno or errno.EIO
+        self._fd = fd
+        self._owner = True
+        self._confirmed_at = now
+        return 0
+
+    def _become_shared(self, owned: int) -> None:
+        self._owner = False
+        self._fd = None
+        # Before the other place is given up, so that nobody finds both free.
+        self._share()
+        _close(owned)
+
+    def _share(self) -> None:
+        """Let owners know that somebody shares; where that does not work, share all the same."""
+        try:
+            self._fd = _open(self._path)
+        except OSError:
+            return
+        with contextlib.suppress(OSError):
+            _set_lock(self._fd, fcntl.F_RDLCK)
+        # The lock goes when we do. A length stays: an owner that does not ask meanwhile still learns of us.
+        with contextlib.suppress(OSError):
+            _grow(self._path)
+
+    def _is_alone(self, fd: int) -> bool:
+        """Tell whether nobody shares or has shared, and nobody can without our seeing it."""
+        try:
+            status = os.stat(self._path, follow_symlinks=False)
+            if (status.st_dev, status.st_ino, status.st_size) != self._found:
+                return False
+            return not _is_shared(fd)
+        except OSError:
+            return False
+
+
+def _refusal(problem: int) -> str:
+    if problem == errno.EBUSY:
+        return "another kvfs uses the namespace, so this one cannot be its owner; use 'auto' or 'shared'"
+    return f"cannot lock {LOCK_NAME} to be the owner ({os.strerror(problem)}); use 'auto' or 'shared'"
+
+
+def _open(path: str) -> int:
+    # To read, which both kinds of lock allow: the file system stays free to become read-only.
+    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, _FILE_MODE)
+
+
+def _grow(path: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        os.ftruncate(fd, os.fstat(fd).st_size + 1)
+    finally:
+        os.close(fd)
+
+
+def _close(fd: int) -> None:
+    # By hand: a forked child has the same open file description and would keep its locks.
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        _set_lock(fd, fcntl.F_UNLCK)
+    os.close(fd)
+
+
+def _set_lock(fd: int, kind: int) -> None:
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _first_byte(kind))
+
+
+def _is_shared(fd: int) -> bool:
+    """Tell whether another open file description holds the lock of those that share."""
+    found: tuple[int, ...] = struct.unpack(
+        _FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _first_byte(fcntl.F_WRLCK))
+    )
+    return found[0] != fcntl.F_UNLCK
+
+
+def _first_byte(kind: int) -> bytes:
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 1, 0)

@@ -154,6 +154,8 @@ class Engine:
             ValueError: A key of less than 5 or more than 255 bytes.
         """
         check_key(key)
+        if not isinstance(waiting_since_s, int | float):
+            raise type_error("waiting_since_s", "a number of seconds", waiting_since_s)
         return self._core.ask(key, waiting_since_s)
 
     def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:

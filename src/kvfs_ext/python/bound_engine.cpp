@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <system_error>
@@ -200,8 +199,9 @@ int BoundEngine::ask(nb::bytes key, double waiting_since_s) {
   check_process();
   check_key_size(key.size(), "key");
   std::optional<index::Moment> since;
-  // Infinity is for nobody who waits.
-  if (waiting_since_s >= 0 && std::isfinite(waiting_since_s)) since = index::moment_at(waiting_since_s);
+  // Infinity, as any time that is far away, is for nobody who waits.
+  constexpr double kFarAway = 1e9;
+  if (waiting_since_s >= 0 && waiting_since_s < kFarAway) since = index::moment_at(waiting_since_s);
   return static_cast<int>(engine_->ask(view_of(key), since));
 }
 

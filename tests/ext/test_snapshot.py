@@ -100,6 +100,20 @@ def test_snapshot_is_not_whole_while_an_engine_runs(base: Path, start: StartEngi
     assert (base / "kvfs.index").read_bytes()[WHOLE_OFFSET] == 0
 
 
+def test_owner_that_has_not_noticed_a_neighbour_yet_leaves_no_whole_snapshot(
+    base: Path, start: StartEngine
+) -> None:
+    first = start()
+    store(first, keys_of(3))
+    # Believes for a moment that it is alone, which this miss has just told it.
+    assert first.lookup(keys_of(1)[0]) == MISS
+    neighbour = start()
+    store(neighbour, keys_of(4))
+    neighbour.close()
+    first.close()
+    assert not (base / "kvfs.index").exists()
+
+
 def test_whole_snapshot_is_known_before_the_scan_ends(base: Path, start: StartEngine) -> None:
     keys = keys_of(1500)
     first = start()

@@ -84,7 +84,7 @@ class Nursery:
         here = str(Path(__file__).parent)
         program = f"import sys; sys.path.append({here!r}); import lookup_process; lookup_process.main()"
         with theirs:
-            command = [sys.executable, "-c", program, str(theirs.fileno())]
+            command = [sys.executable, "-P", "-c", program, str(theirs.fileno())]
             self._program = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         return self
 

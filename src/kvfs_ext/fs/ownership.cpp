@@ -80,8 +80,11 @@ Status Ownership::acquire(const Directory& directory, Sharing wanted) {
 
 bool Ownership::confirm() {
   if (!owner()) return false;
+  return now_ms() - confirmed_ms_.load(std::memory_order_relaxed) <= kConfirmedMs || confirm_now();
+}
+
+bool Ownership::confirm_now() {
   const std::int64_t moment_ms = now_ms();
-  if (moment_ms - confirmed_ms_.load(std::memory_order_relaxed) <= kConfirmedMs) return true;
   const std::lock_guard lock(mutex_);
   if (!owner()) return false;
   struct stat found;

@@ -29,6 +29,8 @@ class Ownership {
   // Whether this engine still is the owner. Asks the kernel when it last did so more than 50 ms ago, which
   // takes a microsecond and no disk; once it has said no it shares for good.
   [[nodiscard]] bool confirm();
+  // The same, whenever it last asked.
+  [[nodiscard]] bool confirm_now();
 
   // Share from now on: somebody else was seen to store here.
   void give_up();

@@ -62,7 +62,7 @@ void Lookups::read_all() {
 
 void Lookups::close() {
   stop();
-  if (scanned_ && index_.present() > 0 && ownership_.confirm()) {
+  if (scanned_ && index_.present() > 0 && ownership_.confirm_now()) {
     const index::SnapshotTerms terms{options_.chunk_size_bytes, layouts::first_level_digest(directory_)};
     (void)index::write_snapshot(directory_, layouts::temporary_path("kvfs.index"), index_, terms);
   }

@@ -29,8 +29,13 @@ bool is_hex(std::string_view text) {
   return !text.empty();
 }
 
-// The directories of the first level are named by up to three digits.
-bool is_first_level(std::string_view name) { return name.size() <= 3 && is_hex(name); }
+// Directories that may hold chunks: two or three digits, and below them up to two digits and a group.
+bool is_first_level(std::string_view name) { return name.size() >= 2 && name.size() <= 3 && is_hex(name); }
+
+bool is_leaf(std::string_view name) {
+  const std::size_t mark = name.find("_g");
+  return mark != std::string_view::npos && mark <= 2 && (mark == 0 || is_hex(name.substr(0, mark)));
+}
 
 // The key whose file is `<first>/<leaf>/<name>`; empty if there is none.
 std::string key_of(const std::string& first, const std::string& leaf, const std::string& name) {
@@ -90,7 +95,7 @@ class Scanner {
     bool whole = open_and_read(root.get(), first.c_str(), directory, leaves);
     for (const std::string& leaf : leaves) {
       if (scan_.stop.load(std::memory_order_relaxed)) return false;
-      if (leaf.find("_g") != std::string::npos) whole = scan_leaf(directory, first, leaf) && whole;
+      if (is_leaf(leaf)) whole = scan_leaf(directory, first, leaf) && whole;
     }
     return whole;
   }

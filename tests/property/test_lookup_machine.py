@@ -22,7 +22,7 @@ def nursery() -> Iterator[Nursery]:
 def lookups(nursery: Nursery, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lookups]:
     """Yield a machine in a setting, to be led through a sequence of rules by hand."""
     machine = made_for(nursery, tmp_path, request.param)()
-    machine.begin()
+    machine.begin(is_large=False)
     machine.answers_are_possible()
     yield machine
     machine.teardown()
@@ -68,14 +68,12 @@ def test_own_chunk_whose_load_failed_is_not_taken_for_somebody_elses(lookups: Lo
 @pytest.mark.parametrize("lookups", [pytest.param(Setting("auto", "nobody"), id="auto")], indirect=True)
 def test_chunk_whose_load_failed_is_not_missed_after_a_restart(lookups: Lookups) -> None:
     """The snapshot was whole without it, so that the next owner said MISS until its scan had ended."""
-    # So many that the scan takes longer than to read the snapshot.
-    for number in range(1000):
-        Path(lookups.base, f"{number:03x}").mkdir(exist_ok=True)
+    lookups.make_scans_long(2000)
     lookups.wait_for_scan()
     lookups.store([2, 5])
     lookups.load_to_nowhere([2])
     lookups.answers_are_possible()
-    lookups.restart("close", [], [], None, 0, waits=False)
+    lookups.restart("close", [], [], None, 0, "nothing")
     while not lookups.engine.call("status").is_scanned:
         lookups.answers_are_possible()
     lookups.answers_are_possible()

@@ -30,6 +30,7 @@ ALL_KEYS: Final = tuple(range(NUM_KEYS))
 TURBULENCE_S: Final = 0.03
 
 KEYS: Final = st.lists(st.sampled_from(ALL_KEYS), min_size=1, max_size=4, unique=True)
+WHILE_ASKED: Final = ["nothing", "store", "load", "load to nowhere", "delete", "store and delete"]
 SEEDS: Final = st.integers(0, 2**16)
 OTHER_SIZES: Final = st.sampled_from([0, 1, CHUNK_SIZE_BYTES - 1, CHUNK_SIZE_BYTES + 1, 2 * CHUNK_SIZE_BYTES])
 
@@ -80,8 +81,10 @@ class Lookups(RuleBasedStateMachine):
             self.other.kill()
         shutil.rmtree(self.base)
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(is_large=st.sampled_from([False, False, True]))
+    def begin(self, is_large: bool) -> None:
+        if is_large:
+            self.make_scans_long(300)
         self.start(may_trust_snapshot=False)
 
     # The engine's calls
@@ -135,9 +138,17 @@ class Lookups(RuleBasedStateMachine):
         status: Status = self.engine.call("submit_probes")
         self.model.answered(before_s, time.monotonic(), status)
 
-    @rule(keys=KEYS)
-    def ask_and_answer(self, keys: list[int]) -> None:
+    @rule(keys=KEYS, meanwhile=st.sampled_from(WHILE_ASKED))
+    def ask_and_answer_later(self, keys: list[int], meanwhile: str) -> None:
         self.ask(keys)
+        if meanwhile in ("store", "store and delete"):
+            self.store(keys)
+        if meanwhile == "load":
+            self.load(keys)
+        if meanwhile == "load to nowhere":
+            self.load_to_nowhere(keys)
+        if meanwhile in ("delete", "store and delete"):
+            self.delete(keys)
         self.answer()
 
     @rule(keys=KEYS)
@@ -158,7 +169,7 @@ class Lookups(RuleBasedStateMachine):
         ),
         harm=st.sampled_from([None, None, *DAMAGES]),
         seed=SEEDS,
-        waits=st.booleans(),
+        then=st.sampled_from(["nothing", "wait", "load to nowhere"]),
     )
     def restart(
         self,
@@ -167,7 +178,7 @@ class Lookups(RuleBasedStateMachine):
         meanwhile: list[tuple[str, int]],
         harm: str | None,
         seed: int,
-        waits: bool,
+        then: str,
     ) -> None:
         if end == "close":
             self.engine.call("close")
@@ -195,8 +206,11 @@ class Lookups(RuleBasedStateMachine):
         self.is_alone = self.other is None and all(what != "store" for what, _ in meanwhile)
         visited = self.setting.others == "kvfs" and not self.is_alone
         self.start(may_trust_snapshot=end == "close" and harm is None and not visited)
-        if waits:
+        if then == "wait":
             self.wait_for_scan()
+        if then == "load to nowhere":
+            # What the scan sees after this is not news.
+            self.load_to_nowhere(keys)
 
     @rule()
     def wait_for_scan(self) -> None:
@@ -282,6 +296,11 @@ class Lookups(RuleBasedStateMachine):
         self.is_open = True
         self.is_owner = status.is_owner
         assert self.is_owner == (self.setting.index_mode != "shared" and self.other is None), status
+
+    def make_scans_long(self, directories: int) -> None:
+        """Make directories to be read, so that more happens meanwhile."""
+        for number in range(256, 256 + directories):
+            Path(self.base, f"{number:03x}").mkdir()
 
     def store_by_others(self, keys: list[int]) -> None:
         visits = self.setting.others == "kvfs" and self.other is None

@@ -84,14 +84,16 @@ void KeyIndex::change(Found& found, std::string_view key, const Record& record) 
   if (found.there()) {
     was_present = table.at(found.place).state == State::kPresent;
   } else {
-    const Moment moment = now();
-    const bool scanning = scanning_.load(std::memory_order_relaxed);
     const std::size_t before = table.memory_bytes();
-    found.place = table.insert(key, found.hash, seed_, [&](const Record& other) {
-      if (scanning || other.pins > 0) return true;
-      if (other.state == State::kAbsent) return !expired(other, moment);
-      return other.state != State::kForgotten;
-    });
+    std::optional<Moment> moment;
+    const auto keep = [&](const Record& other) {
+      if (scanning_.load(std::memory_order_relaxed) || other.pins > 0) return true;
+      if (other.state != State::kAbsent) return other.state != State::kForgotten;
+      // Asked once a growth, not once a key.
+      if (!moment) moment = now();
+      return !expired(other, *moment);
+    };
+    found.place = table.insert(key, found.hash, seed_, std::ref(keep));
     memory_bytes_.fetch_add(table.memory_bytes() - before, std::memory_order_relaxed);
   }
   table.set(found.place, record);

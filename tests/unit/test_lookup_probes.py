@@ -149,8 +149,9 @@ def test_questions_are_answered_before_all_other_work(start_scanned: StartRig, b
     deadline = time.monotonic() + DEADLINE_S
     while RETRY in rig.verdicts(asked):
         assert time.monotonic() < deadline
-    # 500 MiB are not done yet.
-    assert rig.engine.stats()["inflight_jobs"] == 1
+    # 500 MiB are not done yet. The questions' own end may not be noted, though they are answered.
+    assert rig.engine.stats()["inflight_jobs"] in (1, 2)
+    assert rig.engine.poll() == []
     assert rig.verdicts(asked) == [MISS] * 10
     assert rig.engine.drain(60)
 

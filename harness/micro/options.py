@@ -191,7 +191,7 @@ DECLARED: Final = (
     _list("--keys", "512,3600,16000", lookup_cases.parse_keys, "Keys of the prompts that are looked up."),
     click.Option(
         ["--step-ms"],
-        default=1.0,
+        default=5.0,
         type=click.FloatRange(0.0, 10_000.0),
         show_default=True,
         help="How long the model computes between two lookups of a prompt without a verdict.",

@@ -80,6 +80,8 @@ def test_store_of_the_other_tiers_chunk_leaves_its_file(
 
 def test_truncated_file_of_the_stock_tier_is_a_miss_and_is_healed(make_tier: MakeTier) -> None:
     stock, ours = make_tier("fs"), make_tier()
+    # Or it would see the file while that is still whole.
+    wait_for_scan(ours.manager)
     ours.rows[:] = 3
     (key,) = keys_of(1)
     stock.store([key], [0])

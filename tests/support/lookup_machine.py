@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shutil
 import sys
@@ -69,6 +70,8 @@ class Lookups(RuleBasedStateMachine):
         # Nobody has stored beside the engine, or since the one before it.
         self.is_alone = True
         self.is_owner = False
+        # Since when somebody waits for what was last asked.
+        self.waiting_since_s = math.inf
 
     def teardown(self) -> None:
         error = sys.exc_info()[1]
@@ -127,10 +130,18 @@ class Lookups(RuleBasedStateMachine):
             self.model.load_failed(key)
 
     @rule(keys=KEYS)
-    def ask(self, keys: list[int]) -> None:
+    def probe(self, keys: list[int]) -> None:
         self.engine.call("probe", keys)
         for key in keys:
-            self.model.asked(key)
+            self.model.probed(key)
+
+    @rule(keys=KEYS, again=st.booleans())
+    def ask(self, keys: list[int], again: bool) -> None:
+        now_s = time.monotonic()
+        waiting_since_s = self.waiting_since_s if again else math.inf
+        self.model.check(self.engine.call("ask", keys, waiting_since_s), waiting_since_s)
+        if not again:
+            self.waiting_since_s = now_s
 
     @rule()
     def answer(self) -> None:
@@ -139,8 +150,8 @@ class Lookups(RuleBasedStateMachine):
         self.model.answered(before_s, time.monotonic(), status)
 
     @rule(keys=KEYS, meanwhile=st.sampled_from(WHILE_ASKED))
-    def ask_and_answer_later(self, keys: list[int], meanwhile: str) -> None:
-        self.ask(keys)
+    def probe_and_answer_later(self, keys: list[int], meanwhile: str) -> None:
+        self.probe(keys)
         if meanwhile in ("store", "store and delete"):
             self.store(keys)
         if meanwhile == "load":
@@ -204,8 +215,9 @@ class Lookups(RuleBasedStateMachine):
             self.history.append(f"the snapshot is damaged: {harm}")
             damage(Path(self.base, "kvfs.index"), harm, seed)
         self.is_alone = self.other is None and all(what != "store" for what, _ in meanwhile)
-        visited = self.setting.others == "kvfs" and not self.is_alone
-        self.start(may_trust_snapshot=end == "close" and harm is None and not visited)
+        # Another kvfs that came meanwhile was the owner, and left a snapshot, too.
+        was_closed = end == "close" or (self.setting.others == "kvfs" and not self.is_alone)
+        self.start(may_trust_snapshot=was_closed and harm is None)
         if then == "wait":
             self.wait_for_scan()
         if then == "load to nowhere":

@@ -97,8 +97,10 @@ class Model:
         """The engine says that it has read all directories."""
         for belief in self.beliefs.values():
             if belief.is_scanning and belief.file_since_s < self._started_s:
-                found = belief.file is File.CHUNK
-                belief.states -= {Known.NOTHING if found else Known.PRESENT}
+                wrong, right = Known.NOTHING, Known.PRESENT
+                if belief.file is not File.CHUNK:
+                    wrong, right = right, wrong
+                belief.states = {right if state is wrong else state for state in belief.states}
             belief.is_scanning = False
 
     def file_became(self, key: int, file: File, now_s: float, *, by_others: bool = False) -> None:
@@ -127,13 +129,12 @@ class Model:
         """A load has ended well; whether that teaches the engine anything is its own affair."""
         self.beliefs[key].states |= {Known.PRESENT}
 
-    def asked(self, key: int) -> None:
-        """The disk is to be asked; of what is present that may be thought unnecessary."""
+    def probed(self, key: int) -> None:
+        """The disk is to be asked, unless the key is a hit."""
         belief = self.beliefs[key]
-        if Known.PRESENT in belief.states:
-            belief.states |= {Known.ASKED}
-        else:
-            self._learn(key, {Known.ASKED})
+        self._missed.discard(key)
+        belief.states = {state if state is Known.PRESENT else Known.ASKED for state in belief.states}
+        belief.is_scanning &= Known.PRESENT in belief.states
 
     def answered(self, before_s: float, after_s: float, status: Status) -> None:
         """All questions have been answered, between these moments, and this is what the engine says then.
@@ -165,8 +166,13 @@ class Model:
         belief.file, belief.file_since_s = file, after_s
         belief.foreign_since_s = after_s if file is File.CHUNK else None
 
-    def check(self, look: Look) -> None:
+    def check(self, look: Look, waiting_since_s: float | None = None) -> None:
         """Compare answers with what is possible, and learn from them.
+
+        Args:
+            look: The answers.
+            waiting_since_s: Given where the disk is asked for what is not known; an absence that was found
+                since then is believed.
 
         Raises:
             AssertionError: An answer that the contract does not allow; the message says what was possible.
@@ -174,7 +180,9 @@ class Model:
         if look.before.is_scanned:
             self.scanned()
         for answer in look.answers:
-            self._check(answer, look.before, look.after)
+            self._check(answer, look.before, look.after, waiting_since_s)
+            if waiting_since_s is not None and answer.verdict == RETRY:
+                self.probed(answer.key)
         if look.after.is_scanned:
             self.scanned()
 
@@ -189,7 +197,7 @@ class Model:
         belief.states, belief.is_scanning = states, False
         self._missed.discard(key)
 
-    def _check(self, answer: Answer, before: Status, after: Status) -> None:
+    def _check(self, answer: Answer, before: Status, after: Status, waiting_since_s: float | None) -> None:
         belief = self.beliefs[answer.key]
         if after.is_owner and before.is_scanned:
             knows_all = {True}
@@ -201,6 +209,10 @@ class Model:
             state: set().union(*(self._verdicts(belief, state, known, answer) for known in knows_all))
             for state in belief.states
         }
+        if waiting_since_s is not None:
+            allowed = {
+                state: _asked(verdicts, belief, waiting_since_s) for state, verdicts in allowed.items()
+            }
         said = f"key {answer.key} is a {NAMES[answer.verdict]}; the disk has {belief.file.value}"
         assert answer.verdict in set().union(*allowed.values()), f"{said}; possible: {_described(allowed)}"
         if answer.verdict == MISS:
@@ -215,7 +227,7 @@ class Model:
         if self._others_take_locks or not before.is_owner:
             late_s = answer.before_s - belief.foreign_since_s - max(_CONFIRMED_S, self._negative_ttl_s)
             assert late_s <= 0, f"{said}, stored by others {late_s:.3f} s longer ago than it may stay unseen"
-        elif self._misses <= _CHECKS and Known.FORGOTTEN not in belief.states:
+        elif self._misses <= _CHECKS and not belief.is_scanning and Known.FORGOTTEN not in belief.states:
             self._missed.add(answer.key)
 
     def _verdicts(self, belief: Belief, state: Known, knows_all: bool, answer: Answer) -> set[int]:
@@ -242,6 +254,18 @@ class Model:
         if not belief.is_scanning or belief.file is not File.CHUNK or belief.file_since_s >= self._started_s:
             return False
         return self._others_take_locks or not self._may_trust_snapshot or belief.foreign_since_s is None
+
+
+def _asked(verdicts: set[int], belief: Belief, waiting_since_s: float) -> set[int]:
+    """Return the answers of a call that asks the disk where `lookup` gives these."""
+    if EXPIRED not in verdicts:
+        return verdicts
+    verdicts = verdicts - {EXPIRED}
+    if belief.absent_s[1] >= waiting_since_s - _TICKS_S:
+        verdicts |= {MISS}
+    if belief.absent_s[0] < waiting_since_s:
+        verdicts |= {RETRY}
+    return verdicts
 
 
 def _described(allowed: Mapping[Known, set[int]]) -> str:

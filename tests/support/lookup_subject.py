@@ -8,7 +8,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -121,9 +121,11 @@ class Subject:
 
     def look(self, keys: Sequence[int]) -> Look:
         """Ask for the verdicts on keys."""
-        before = self.status()
-        answers = [self._ask(key) for key in keys]
-        return Look(before, answers, self.status())
+        return self._look(keys, self._open().lookup)
+
+    def ask(self, keys: Sequence[int], waiting_since_s: float) -> Look:
+        """Ask for the verdicts on keys, and the disk where there is none."""
+        return self._look(keys, lambda key: self._open().ask(key, waiting_since_s))
 
     def prefix(self, keys: Sequence[int]) -> int:
         """Count the hits before the first key that is none."""
@@ -203,11 +205,15 @@ class Subject:
         assert self._engine is not None
         return self._engine
 
-    def _ask(self, key: int) -> Answer:
-        packed = key_bytes(key)
-        before_s = time.monotonic()
-        verdict = self._open().lookup(packed)
-        return Answer(key, verdict, before_s, time.monotonic())
+    def _look(self, keys: Sequence[int], ask: Callable[[bytes], int]) -> Look:
+        before = self.status()
+        answers = []
+        for key in keys:
+            packed = key_bytes(key)
+            before_s = time.monotonic()
+            verdict = ask(packed)
+            answers.append(Answer(key, verdict, before_s, time.monotonic()))
+        return Look(before, answers, self.status())
 
     def _submit_store(self, keys: Sequence[int], rows: Sequence[int]) -> int:
         job_id = next(self._job_ids)
@@ -257,12 +263,13 @@ class _Scheduler:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             key = random_.choice(keys)
-            verdict = self._ask(key)
+            verdict = self._ask(key, at_once=random_.random() < 0.5)
             # Some loads are not preceded by a hit, so that probes are under way when they fail.
             if verdict == HIT or random_.random() < 0.1:
                 self._load(key)
             elif verdict in (RETRY, EXPIRED):
-                self._probe(key)
+                self._engine.probe(key_bytes(key))
+                self._note_probe(key)
             if random_.random() < 0.3:
                 self._engine.submit_probes()
             self._take_completions()
@@ -272,12 +279,15 @@ class _Scheduler:
         self._take_completions()
         return self._problems
 
-    def _ask(self, key: int) -> int:
+    def _ask(self, key: int, *, at_once: bool) -> int:
+        """Look a key up, or ask the disk at once."""
         is_owner = self._engine.stats()["owner"]
         before_s = time.monotonic()
-        verdict = self._engine.lookup(key_bytes(key))
+        verdict = (self._engine.ask if at_once else self._engine.lookup)(key_bytes(key))
         if verdict == HIT and key in self._failed:
             self._problems.append(f"key {key} is a HIT after its load failed, and nobody has looked since")
+        if verdict == RETRY and at_once:
+            self._note_probe(key)
         if verdict != RETRY:
             self._answered_s.setdefault(key, time.monotonic())
         # The owner believes an absence for as long as it is the owner.
@@ -285,8 +295,7 @@ class _Scheduler:
             self._problems.append(f"key {key} is a MISS when its time to live is over")
         return verdict
 
-    def _probe(self, key: int) -> None:
-        self._engine.probe(key_bytes(key))
+    def _note_probe(self, key: int) -> None:
         self._failed.discard(key)
         self._asked_since.add(key)
         self._answered_s.pop(key, None)

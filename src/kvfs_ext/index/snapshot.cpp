@@ -138,13 +138,13 @@ bool SnapshotReader::read_number(std::uint64_t& number) {
 }
 
 Status write_snapshot(const fs::Directory& directory, std::string temporary, const KeyIndex& index,
-                      const SnapshotTerms& terms) {
+                      const SnapshotTerms& terms, bool whole) {
   fs::OutputStream stream;
   if (const Status created = stream.create(directory, std::move(temporary)); !created.ok()) return created;
   Writer writer(stream);
   std::byte head[kHeadBytes] = {};
   std::memcpy(head, kMagic, kWholeOffset);
-  head[kWholeOffset] = std::byte{1};
+  head[kWholeOffset] = std::byte{whole};
   if (const Status written = stream.write(head); !written.ok()) return written;
   std::uint64_t sections = 0;
   for (std::size_t key_size = kKeySizeMin; key_size <= kKeySizeMax; ++key_size)

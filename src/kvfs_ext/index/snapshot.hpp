@@ -45,9 +45,9 @@ class SnapshotReader {
   bool whole_ = false;
 };
 
-// Write the present keys through `temporary`. Nothing but this index's owner changes the directory meanwhile.
-// Blocks.
+// Write the present keys through `temporary`; `whole` says that there are no other chunks. Nothing but this
+// index's owner changes the directory meanwhile. Blocks.
 Status write_snapshot(const fs::Directory& directory, std::string temporary, const KeyIndex& index,
-                      const SnapshotTerms& terms);
+                      const SnapshotTerms& terms, bool whole);
 
 }  // namespace kvfs::index

@@ -17,6 +17,11 @@ namespace {
 constexpr std::size_t kProbesPerBatch = 64;
 static_assert(index::kKeySizeMax == layouts::kKeySizeMax);
 
+// Whether a load failed because there is no chunk of the right size.
+bool proves_absence(const Status& status) {
+  return status.code == ENOENT || status.code == EBADMSG || status.code == EISDIR || status.code == ELOOP;
+}
+
 }  // namespace
 
 Lookups::Lookups(fs::Directory& directory, const LookupOptions& options)
@@ -64,7 +69,7 @@ void Lookups::close() {
   stop();
   if (scanned_ && index_.present() > 0 && ownership_.confirm_now()) {
     const index::SnapshotTerms terms{options_.chunk_size_bytes, layouts::first_level_digest(directory_)};
-    (void)index::write_snapshot(directory_, layouts::temporary_path("kvfs.index"), index_, terms);
+    (void)index::write_snapshot(directory_, layouts::temporary_path("kvfs.index"), index_, terms, !forgot_);
   }
   ownership_.release();
 }
@@ -154,6 +159,7 @@ void Lookups::answer(std::string_view key, std::uint32_t generation, const Statu
 
 void Lookups::load_ended(std::string_view key, const Status& status) {
   if (!status.ok()) index_.forget(key);
+  if (!status.ok() && !proves_absence(status)) forgot_ = true;
   index_.unpin(key);
 }
 

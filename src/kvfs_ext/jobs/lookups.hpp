@@ -108,6 +108,8 @@ class Lookups {
   // Every chunk of the namespace is in the index: what is not there is not on disk, for an owner.
   std::atomic<bool> complete_{false};
   std::atomic<bool> scanned_{false};
+  // A load has failed and may have left a good chunk, of which nothing is known now.
+  std::atomic<bool> forgot_{false};
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> scanned_files_{0};
   std::atomic<std::uint64_t> probes_{0};

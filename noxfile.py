@@ -146,7 +146,8 @@ def sanitize(session: nox.Session) -> None:
             for name in sanitizer.libraries
         ]
         logs.append(Path(python).parents[1] / "report")
-        command = pytest(session, python, "-m", "not uninstrumented", *sanitizer.tests)
+        # After the paths, which give way to those that the user names.
+        command = [*pytest(session, python, *sanitizer.tests), "-m", "not uninstrumented"]
         env = {**EXTENSION, **sanitizer.environment(libraries, logs[-1])}
         commands.append(([*sanitizers.command_prefix(), *command], env))
     try:

@@ -16,7 +16,7 @@ _COMMON = settings(
 )
 
 # A test that fails now and then teaches people to run it again: these examples are the same in every run.
-settings.register_profile("kvfs", _COMMON, derandomize=True, max_examples=20, stateful_step_count=30)
+settings.register_profile("kvfs", _COMMON, derandomize=True, max_examples=15, stateful_step_count=30)
 # Others each time, and more of them: `pytest tests/property --hypothesis-profile=kvfs-search`.
 settings.register_profile("kvfs-search", _COMMON, max_examples=200, stateful_step_count=50)
 

@@ -15,6 +15,8 @@ from kvfs.paths import Namespace
 
 # Nothing is shed: a case measures how its whole backlog drains, and the stock tier sheds nothing either.
 _NO_LIMIT_BYTES: Final = 1 << 62
+_SCAN_TIMEOUT_S: Final = 120.0
+_SCAN_POLL_S: Final = 0.001
 
 
 class KvfsDriver:
@@ -35,11 +37,20 @@ class KvfsDriver:
         self._namespace = Namespace(str(root), chunks.FIELDS)
         self._submitting_s: dict[int, float] = {}
         self._engine = ChunkEngine(self._namespace, view, TierConfig.from_options(options))
+        self._await_scan()
 
     @property
     def base_path(self) -> str:
         """Where the chunks' directories lie."""
         return self._namespace.base_path
+
+    def _await_scan(self) -> None:
+        """Wait until the engine has read what is there, as one that has served for a while has done."""
+        deadline = time.perf_counter() + _SCAN_TIMEOUT_S
+        while not self._engine.stats()["scan_complete"]:
+            if time.perf_counter() > deadline:
+                raise DriverError(f"kvfs has not read {self.base_path} within {_SCAN_TIMEOUT_S:.0f} s")
+            time.sleep(_SCAN_POLL_S)
 
     def submit(self, op: str, job_id: int, keys: Sequence[bytes], rows: Sequence[int]) -> None:
         """Hand the job to the engine."""

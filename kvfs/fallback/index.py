@@ -111,10 +111,13 @@ class KeyIndex:
             self._set(question.key, State.PRESENT if present else State.ABSENT, looked_at)
 
     def explains(self, key: bytes) -> bool:
-        """Tell whether a chunk is no news: known, left by a load that failed, or being stored just now."""
+        """Tell whether a chunk is no news: known, left by a load that failed, or being stored just now.
+
+        While a question is on its way, the load that failed may lie before it.
+        """
         with self._lock:
             entry = self._entries.get(key)
-            known = entry is not None and entry.state in (State.PRESENT, State.FORGOTTEN)
+            known = entry is not None and entry.state is not State.ABSENT
             return known or key in self._stores
 
     def put(self, key: bytes) -> None:

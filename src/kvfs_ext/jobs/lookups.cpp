@@ -179,9 +179,10 @@ bool Lookups::is_foreign(std::string_view key) {
     const std::lock_guard lock(storing_mutex_);
     if (storing_.contains(std::string(key))) return false;
   }
-  // After that: a store puts its key into the index first. A load that has failed since leaves its file, too.
+  // After that: a store puts its key into the index first. A load that has failed since leaves its file, too,
+  // and so it does while a question about that is on its way.
   const index::Known known = index_.find(key);
-  return known != index::Known::kPresent && known != index::Known::kForgotten;
+  return known == index::Known::kNothing || known == index::Known::kAbsent || known == index::Known::kExpired;
 }
 
 LookupStats Lookups::stats() const {

@@ -15,22 +15,22 @@ from typing import Any, Final
 import numpy as np
 
 # Without its extension vLLM looks up in Python in silence; that would be an easy opponent.
-import vllm.fs_io_C  # noqa: F401, TID251
-from vllm.v1.kv_offload.base import LookupResult, ReqContext, ScheduleEndContext  # noqa: TID251
-from vllm.v1.kv_offload.config import (  # noqa: TID251
+import vllm.fs_io_C  # noqa: F401
+from vllm.v1.kv_offload.base import LookupResult, ReqContext, ScheduleEndContext
+from vllm.v1.kv_offload.config import (
     OffloadingCacheConfig,
     OffloadingConfig,
     OffloadingGroupConfig,
     OffloadingModelConfig,
     OffloadingParallelConfig,
 )
-from vllm.v1.kv_offload.file_mapper import FileMapper  # noqa: TID251
-from vllm.v1.kv_offload.tiering.base import SecondaryTierManager, TransferJob  # noqa: TID251
-from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory  # noqa: TID251
+from vllm.v1.kv_offload.file_mapper import FileMapper
+from vllm.v1.kv_offload.tiering.base import SecondaryTierManager, TransferJob
+from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 
 # Made by its name, and imported here, before runs are forked.
-from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager  # noqa: F401, TID251
-from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec  # noqa: TID251
+from vllm.v1.kv_offload.tiering.fs.manager import FileSystemTierManager  # noqa: F401
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from harness.micro.drivers import IO_PYTHON, DriverError
 from harness.micro.lookup_cases import BUSY_JOBS, CHUNK_BYTES, OWNER, STOCK_MODE

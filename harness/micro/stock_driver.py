@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 # Without its extension vLLM falls back to Python in silence; that would be an easy opponent.
-import vllm.fs_io_C  # noqa: F401, TID251
-from vllm.v1.kv_offload.file_mapper import FileMapper  # noqa: TID251
-from vllm.v1.kv_offload.tiering.fs.io import (  # noqa: TID251
+import vllm.fs_io_C  # noqa: F401
+from vllm.v1.kv_offload.file_mapper import FileMapper
+from vllm.v1.kv_offload.tiering.fs.io import (
     batch_load_block,
     batch_store_block,
     probe_o_direct,
 )
-from vllm.v1.kv_offload.tiering.fs.thread_pool import DualQueueThreadPool  # noqa: TID251
+from vllm.v1.kv_offload.tiering.fs.thread_pool import DualQueueThreadPool
 
 from harness.micro import cases, chunks
 from harness.micro.drivers import DriverError, Finished

@@ -40,6 +40,7 @@ def lookups(nursery: Nursery, tmp_path: Path, request: pytest.FixtureRequest) ->
     ],
 )
 def test_lookups_are_true_whatever_happens(nursery: Nursery, tmp_path: Path, setting: Setting) -> None:
+    # Each rule and the invariant assert; the first that fails is raised here.
     run_state_machine_as_test(made_for(nursery, tmp_path, setting), settings=settings())
 
 
@@ -52,6 +53,7 @@ def test_another_kvfs_that_came_and_went_unseen_is_noticed(lookups: Lookups) -> 
     lookups.others_store([4])
     lookups.let_the_time_to_live_pass()
     lookups.answers_are_possible()
+    assert not lookups.engine.call("status").is_owner
 
 
 @pytest.mark.parametrize("lookups", [pytest.param(Setting("auto", "nobody"), id="auto")], indirect=True)
@@ -63,6 +65,7 @@ def test_own_chunk_whose_load_failed_is_not_taken_for_somebody_elses(lookups: Lo
     lookups.load_to_nowhere([6])
     lookups.answer()
     lookups.answers_are_possible()
+    assert lookups.engine.call("status").is_owner
 
 
 @pytest.mark.parametrize("lookups", [pytest.param(Setting("auto", "nobody"), id="auto")], indirect=True)
@@ -77,3 +80,4 @@ def test_chunk_whose_load_failed_is_not_missed_after_a_restart(lookups: Lookups)
     while not lookups.engine.call("status").is_scanned:
         lookups.answers_are_possible()
     lookups.answers_are_possible()
+    assert lookups.engine.call("status").is_owner

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from polling import await_that, small_buffer
 
 from kvfs.jobs import HIT, RETRY, IoBackend
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Mount, StartRig
-
-DEADLINE_S = 30.0
-
-
-def _await(condition: Callable[[], bool]) -> bool:
-    """Poll until `condition` holds; False when it does not within the bound."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
-
-
-def _buffer() -> memoryview:
-    return memoryview(bytearray(4 * 4096)).cast("B", (4, 4096))
 
 
 def _replace(lock: Path) -> None:
@@ -46,7 +31,7 @@ def test_owner_whose_lock_file_has_gone_shares(
     owner = start_rig(storage, index_mode="owner")
     assert owner.await_stats(scan_complete=1)
     harm(storage / "kvfs.lock")
-    assert _await(lambda: owner.engine.lookup(owner.key(1)) == RETRY)
+    assert await_that(lambda: owner.engine.lookup(owner.key(1)) == RETRY)
     assert owner.engine.stats()["owner"] == 0
     # Those that come later see that it is there.
     later = start_rig(storage)
@@ -78,7 +63,7 @@ def test_lock_file_that_cannot_be_opened_makes_the_engine_share(
     rig.store([key], [0])
     assert rig.engine.lookup(key) == HIT
     with pytest.raises(OSError, match=r".+"):
-        io.Engine(str(base), _buffer(), 1, 1, index_mode="owner")
+        io.Engine(str(base), small_buffer(), 1, 1, index_mode="owner")
     rig.engine.close()
     if lock == "link":
         assert target.read_bytes() == b"not ours"
@@ -102,15 +87,15 @@ def test_read_only_namespace_without_a_lock_file_is_shared_and_read(
     assert rig.verdicts([key, rig.key(1)]) == [HIT, RETRY]
     assert rig.load([key], [0]).outcomes == [0]
     with pytest.raises(OSError, match=r".+"):
-        io.Engine(str(directory), _buffer(), 1, 1, index_mode="owner")
+        io.Engine(str(directory), small_buffer(), 1, 1, index_mode="owner")
 
 
 @pytest.mark.needs_root
 def test_engine_leaves_its_file_system_free_to_become_read_only(start_rig: StartRig, mount: Mount) -> None:
     directory = mount("tmpfs", options="size=4m")
-    for mode in ("owner", "shared"):
-        start_rig(directory, index_mode=mode)
+    rigs = [start_rig(directory, index_mode=mode) for mode in ("owner", "shared")]
     subprocess.run(["mount", "-o", "remount,ro", str(directory)], check=True, timeout=30)
+    assert [rig.store([rig.key(1)], [0]).outcomes for rig in rigs] == [[errno.EROFS], [errno.EROFS]]
 
 
 SNAPSHOT = b"KVFSIDX1\1" + bytes(range(1, 120))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from polling import await_that, small_buffer
 
 from kvfs.jobs import EXPIRED, HIT, MISS, RETRY, IoBackend
 
@@ -57,20 +58,6 @@ for mode in ("owner", "shared"):
     os.close(writer)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
-
-
-def _await(condition: Callable[[], bool]) -> bool:
-    """Poll until `condition` holds; False when it does not within the bound."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
-
-
-def _buffer() -> memoryview:
-    return memoryview(bytearray(4 * 4096)).cast("B", (4, 4096))
 
 
 def _is_shared_by_lock(lock: Path) -> bool:
@@ -145,7 +132,7 @@ def test_engine_index_mode_of_another_type_raises_type_error(
     io: IoBackend, tmp_path: Path, mode: object
 ) -> None:
     with pytest.raises(TypeError):
-        io.Engine(str(tmp_path / "ns"), _buffer(), 1, 1, index_mode=mode)  # type: ignore[arg-type]
+        io.Engine(str(tmp_path / "ns"), small_buffer(), 1, 1, index_mode=mode)  # type: ignore[arg-type]
     assert not (tmp_path / "ns").exists()
 
 
@@ -221,7 +208,7 @@ def test_owner_that_finds_another_engine_shares_for_good(
     owner.load([forgotten], [0])
     assert owner.verdicts(keys) == [HIT, MISS, MISS, MISS]
     second = start_rig(storage)
-    assert _await(lambda: owner.engine.lookup(unknown) == RETRY)
+    assert await_that(lambda: owner.engine.lookup(unknown) == RETRY)
     # What it knows it goes on to believe.
     assert owner.verdicts(keys) == [HIT, MISS, RETRY, RETRY]
     assert owner.engine.stats()["owner"] == 0
@@ -327,7 +314,7 @@ def test_owner_notices_an_engine_of_another_process(
     assert owner.engine.lookup(owner.key(1)) == MISS
     process, is_owner = start_process(storage, "auto")
     assert not is_owner
-    assert _await(lambda: owner.engine.lookup(owner.key(1)) == RETRY)
+    assert await_that(lambda: owner.engine.lookup(owner.key(1)) == RETRY)
     process.kill()
     process.wait(30)
     assert owner.engine.lookup(owner.key(1)) == RETRY

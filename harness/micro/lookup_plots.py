@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from harness.micro.cases import LOOKUP
 from harness.micro.lookup_cases import HALF, HIT, MISS, PATTERNS
+from harness.micro.plots import draw_arms
 from harness.micro.summary import Line
 
 # As in plots.py: each arm has a marker of its own beside its colour; shared modes are dashed.
@@ -24,7 +25,6 @@ _STYLES: Final = {
     "kvfs-fallback owner": ("#009e73", "^", "-"),
     "kvfs-fallback shared": ("#cc79a7", "v", "--"),
 }
-_ORDER: Final = list(_STYLES)
 _METRICS: Final = (
     ("scheduler_cpu_ns_per_key", "scheduler's CPU time a key, ns"),
     ("verdict_wall_ms", "time to the verdict, ms"),
@@ -81,26 +81,5 @@ def _draw(lines: Sequence[Line], kind: str, subtitle: str) -> Figure:
 
 def _draw_panel(axes: Axes, metric: str, lines: Sequence[Line]) -> None:
     """Draw one metric of one pattern; what differs by hundreds needs a logarithmic axis."""
-    arms = sorted({line.arm for line in lines}, key=_ORDER.index)
-    for number, arm in enumerate(arms):
-        colour, marker, dash = _STYLES[arm]
-        own = sorted((line for line in lines if line.arm == arm), key=lambda line: line.group.keys or 0)
-        # Arms stand a little beside each other, so that equal ones can be seen.
-        shift = (number - (len(arms) - 1) / 2) * 0.08
-        places = [math.log2(line.group.keys or 1) + shift for line in own]
-        axes.plot(
-            places,
-            [line.median(metric) or math.nan for line in own],
-            color=colour,
-            marker=marker,
-            linestyle=dash,
-            markersize=4.5,
-            linewidth=1.4,
-            label=arm,
-        )
-        for place, line in zip(places, own, strict=True):
-            values = line.metrics.get(metric, [])
-            axes.plot([place] * len(values), values, ".", color=colour, markersize=2, alpha=0.25, zorder=1)
+    draw_arms(axes, metric, lines, _STYLES, lambda line: line.group.keys)
     axes.set_yscale("log")
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)

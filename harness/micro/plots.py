@@ -1,7 +1,7 @@
 """Draw throughput and CPU time against threads: every arm and the disk's limit, one panel a chunk size."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,6 @@ _STYLES: Final = {
     "kvfs (psync)": ("#0072b2", "s", "-"),
     "kvfs-fallback": ("#009e73", "^", "-"),
 }
-_ORDER: Final = list(_STYLES)
 _LIMIT_COLOUR: Final = "#b8860b"
 _METRICS: Final = (
     ("gb_per_s", "throughput, GB/s"),
@@ -99,15 +98,29 @@ def _draw(op: str, kind: str, lines: Sequence[Line], limits: Sequence[Line], sub
     return figure
 
 
-def _draw_panel(axes: Axes, metric: str, lines: Sequence[Line], limit: Line | None) -> None:
-    """Draw one metric at one chunk size."""
-    arms = sorted({line.arm for line in lines}, key=_ORDER.index)
+def draw_arms(
+    axes: Axes,
+    metric: str,
+    lines: Sequence[Line],
+    styles: Mapping[str, tuple[str, str, str]],
+    where: Callable[[Line], int | None],
+) -> None:
+    """Draw a metric of all arms: medians joined by a line, and every value as a dot.
+
+    Args:
+        axes: Where to draw; the horizontal axis is the logarithm of base 2.
+        metric: What is drawn.
+        lines: What was measured.
+        styles: Colour, marker and dash of each arm, in the order of the legend.
+        where: A line's place on the horizontal axis.
+    """
+    arms = sorted({line.arm for line in lines}, key=list(styles).index)
     for number, arm in enumerate(arms):
-        colour, marker, dash = _STYLES[arm]
-        own = sorted((line for line in lines if line.arm == arm), key=lambda line: line.group.threads or 0)
+        colour, marker, dash = styles[arm]
+        own = sorted((line for line in lines if line.arm == arm), key=lambda line: where(line) or 0)
         # Arms stand a little beside each other, so that equal ones can be seen.
         shift = (number - (len(arms) - 1) / 2) * 0.06
-        places = [math.log2(line.group.threads or 1) + shift for line in own]
+        places = [math.log2(where(line) or 1) + shift for line in own]
         axes.plot(
             places,
             [line.median(metric) or math.nan for line in own],
@@ -121,8 +134,13 @@ def _draw_panel(axes: Axes, metric: str, lines: Sequence[Line], limit: Line | No
         for place, line in zip(places, own, strict=True):
             values = line.metrics.get(metric, [])
             axes.plot([place] * len(values), values, ".", color=colour, markersize=3, alpha=0.35, zorder=1)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_panel(axes: Axes, metric: str, lines: Sequence[Line], limit: Line | None) -> None:
+    """Draw one metric at one chunk size."""
+    draw_arms(axes, metric, lines, _STYLES, lambda line: line.group.threads)
     if limit is not None and (value := limit.median(metric)):
         label = f"{FIO.name}: 16 requests deep, one file"
         axes.axhline(value, color=_LIMIT_COLOUR, linestyle="--", linewidth=1.4, label=label, zorder=0)
-    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)

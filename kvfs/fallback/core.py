@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from kvfs.fallback import files
 from kvfs.fallback.checks import flat_view
-from kvfs.fallback.index import KeyIndex, Question, State
+from kvfs.fallback.index import KeyIndex, State
 from kvfs.fallback.job import Job
 from kvfs.fallback.ownership import Ownership
-from kvfs.fallback.probes import Checks, ProbeQueue
+from kvfs.fallback.probes import Checks, ProbeQueue, Question
 from kvfs.fallback.queue import ByteLimits, JobQueue
 from kvfs.fallback.scan import Scan
 from kvfs.fallback.snapshot import clear_whole_mark
@@ -154,8 +154,9 @@ class Core:
         """Collect the question whether a chunk is there."""
         self._check_process()
         with self._lock:
-            question = None if self._closed else self._index.ask(key)
-            if question is not None and self._probes.collect(question):
+            entry = self._index.find(key)
+            known = entry is not None and entry.state in (State.PRESENT, State.ASKED)
+            if not known and not self._closed and self._probes.collect(key):
                 self._hand_over_probes()
 
     def submit_probes(self) -> None:
@@ -188,7 +189,6 @@ class Core:
                 "scanned_files": self._scan.files,
                 "scan_complete": int(self._scan.complete),
                 "owner": int(self._ownership.owner),
-                "probes": self._probes.asked,
                 "checks": self._checks.asked,
                 "peak_inflight_read_bytes": self._queue.peaks["load"] * self._chunk_size_bytes,
                 "peak_inflight_write_bytes": self._queue.peaks["store"] * self._chunk_size_bytes,
@@ -267,16 +267,18 @@ class Core:
         self._wake_up()
 
     def _answer(self, questions: list[Question]) -> None:
-        for question in questions:
+        for key, asked_at in questions:
+            asked = None if asked_at is None else self._index.ask(key, asked_at)
+            if asked is None and asked_at is not None:
+                continue
             looked_at = time.monotonic()
-            path = files.chunk_path(self._base_path, question.key)
             try:
-                present = files.lookup(path, self._chunk_size_bytes) == 0
+                present = files.lookup(files.chunk_path(self._base_path, key), self._chunk_size_bytes) == 0
             except Exception:  # noqa: BLE001 - a thread that dies would owe the caller an answer
                 present = False
-            if question.generation:
-                self._index.answer(question, present=present, looked_at=looked_at)
-            elif present and not self._index.explains(question.key):
+            if asked is not None:
+                self._index.answer(key, asked, present=present, looked_at=looked_at)
+            elif present and not self._index.explains(key):
                 # Somebody stores who takes no lock.
                 self._ownership.give_up()
         with self._lock:

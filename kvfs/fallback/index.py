@@ -30,23 +30,12 @@ class Entry(NamedTuple):
     """What is known of one key. Replaced as a whole, so that readers need no lock."""
 
     state: State
-    generation: int
     # When: present, the last use; absent, the look at the disk; forgotten, the load's failure.
     at: float
 
 
-class Question(NamedTuple):
-    """A key that the disk is asked about; the answer counts only while nothing newer is known.
-
-    Without a generation (0) it checks what was answered already.
-    """
-
-    key: bytes
-    generation: int
-
-
-# With its numbers and its key, but not the key's bytes.
-_ENTRY_SIZE_BYTES: Final = sum(map(sys.getsizeof, (Entry(State.PRESENT, 0, 0.0), 1, 0.0, b"")))
+# With its number and its key, but not the key's bytes.
+_ENTRY_SIZE_BYTES: Final = sum(map(sys.getsizeof, (Entry(State.PRESENT, 0.0), 0.0, b"")))
 
 
 class KeyIndex:
@@ -66,7 +55,7 @@ class KeyIndex:
         self._clock = clock
         self._lock = threading.Lock()  # held to change anything below
         self._entries: dict[bytes, Entry] = {}
-        self._generation = 0
+        self._asked = 0
         self._present = 0
         self._key_bytes = 0
         # What may be purged one day, oldest first: since when, the key, what was known of it then.
@@ -93,22 +82,27 @@ class KeyIndex:
             count += 1
         return count
 
-    def ask(self, key: bytes) -> Question | None:
-        """Make the key asked; None if it is present, or asked already, so that there is no question."""
+    def ask(self, key: bytes, asked_at: float) -> Entry | None:
+        """Make the key asked, for a question of then, and return that; None where there is nothing to ask.
+
+        The key is present, asked already, or was found to be absent since.
+        """
         with self._lock:
             entry = self._entries.get(key)
-            if entry is not None and entry.state in (State.PRESENT, State.ASKED):
-                return None
-            return Question(key, self._set(key, State.ASKED).generation)
+            if entry is not None:
+                if entry.state in (State.PRESENT, State.ASKED):
+                    return None
+                if entry.state is State.ABSENT and entry.at > asked_at:
+                    return None
+            self._asked += 1
+            return self._set(key, State.ASKED)
 
-    def answer(self, question: Question, *, present: bool, looked_at: float) -> None:
+    def answer(self, key: bytes, asked: Entry, *, present: bool, looked_at: float) -> None:
         """Take in what the disk said when it was `looked_at`, unless something newer is known."""
         with self._lock:
-            entry = self._entries.get(question.key)
-            if entry is None or entry.generation != question.generation:
-                return
-            # From before the look: what was stored during it must not be missed for longer.
-            self._set(question.key, State.PRESENT if present else State.ABSENT, looked_at)
+            if self._entries.get(key) is asked:
+                # From before the look: what was stored during it must not be missed for longer.
+                self._set(key, State.PRESENT if present else State.ABSENT, looked_at)
 
     def explains(self, key: bytes) -> bool:
         """Tell whether a chunk is no news: known, left by a load that failed, or being stored just now.
@@ -170,6 +164,7 @@ class KeyIndex:
             queued_bytes = len(self._doubtful) * sys.getsizeof((None, None, None))
             held_bytes = len(self._entries) * _ENTRY_SIZE_BYTES + self._key_bytes + queued_bytes
             return {
+                "probes": self._asked,
                 "index_keys": self._present,
                 "index_bytes": sys.getsizeof(self._entries) + held_bytes,
                 "pinned_chunks": sum(self.count_present([key]) for key in self._loads),
@@ -178,8 +173,7 @@ class KeyIndex:
     def _set(self, key: bytes, state: State, at: float | None = None) -> Entry:
         """Replace what is known of a key. The caller holds the lock."""
         now = self._clock()
-        self._generation += 1
-        entry = Entry(state, self._generation, now if at is None else at)
+        entry = Entry(state, now if at is None else at)
         before = self._entries.get(key)
         self._entries[key] = entry
         if before is None:

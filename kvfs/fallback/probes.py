@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from typing import Final
-
-from kvfs.fallback.index import Question
+from typing import Final, NamedTuple
 
 # So many are handed over without being told to.
 _COLLECTED_MAX: Final = 64
 # Few, so that the threads share a batch; not one, because a look is cheaper than a turn of the lock.
 _TAKEN_AT_ONCE: Final = 8
+# A disk that does not answer is asked the same again at every step; no more than this.
+_OUTSTANDING_MAX: Final = 65_536
+
+
+class Question(NamedTuple):
+    """A key that the disk is asked about."""
+
+    key: bytes
+    # When it was handed over (`time.monotonic()`); None checks whether a MISS was right.
+    asked_at: float | None
 
 
 class Checks:
@@ -30,10 +39,10 @@ class Checks:
                 self._keys[key] = None
                 self.asked += 1
 
-    def take(self) -> list[Question]:
+    def take(self) -> list[bytes]:
         """Take all of them."""
         with self._lock:
-            taken = [Question(key, 0) for key in self._keys]
+            taken = list(self._keys)
             self._keys.clear()
             return taken
 
@@ -42,26 +51,27 @@ class ProbeQueue:
     """Questions that wait. Not thread-safe: the caller holds the engine's lock. No call blocks."""
 
     def __init__(self) -> None:
-        self._collected: list[Question] = []
+        self._collected: list[bytes] = []
         self._waiting: deque[Question] = deque()
         # Handed over and not answered.
         self.unanswered = 0
-        self.asked = 0
 
     @property
     def waiting(self) -> bool:
         """Whether there is a question for a thread."""
         return bool(self._waiting)
 
-    def collect(self, question: Question) -> bool:
-        """Take a question; tell whether it is time to hand them over."""
-        self._collected.append(question)
-        self.asked += 1
+    def collect(self, key: bytes) -> bool:
+        """Take a question, unless too many wait; tell whether it is time to hand them over."""
+        if len(self._collected) + len(self._waiting) < _OUTSTANDING_MAX:
+            self._collected.append(key)
         return len(self._collected) >= _COLLECTED_MAX
 
-    def hand_over(self, checks: list[Question]) -> None:
+    def hand_over(self, checks: list[bytes]) -> None:
         """Let threads claim what was collected, and these."""
-        self._waiting += self._collected + checks
+        now = time.monotonic()
+        self._waiting += [Question(key, now) for key in self._collected]
+        self._waiting += [Question(key, None) for key in checks]
         self.unanswered += len(self._collected) + len(checks)
         self._collected.clear()
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from lookup_model import File, Model
+from lookup_model import QUESTIONS, File, Model
 from lookup_process import Nursery, Worker
 from lookup_subject import CHUNK_SIZE_BYTES, DAMAGES, NUM_KEYS, Look, Status, damage, path_of, write_chunk
 
@@ -84,6 +84,11 @@ class Lookups(RuleBasedStateMachine):
             self.other.kill()
         shutil.rmtree(self.base)
 
+    @property
+    def may_ask(self) -> bool:
+        """Whether questions about all keys stay collected until they are handed over."""
+        return self.model.questions + len(ALL_KEYS) < QUESTIONS
+
     @initialize(is_large=st.sampled_from([False, False, False, True]))
     def begin(self, is_large: bool) -> None:
         if is_large:
@@ -129,12 +134,14 @@ class Lookups(RuleBasedStateMachine):
         for key in keys:
             self.model.load_failed(key)
 
+    @precondition(lambda self: self.may_ask)
     @rule(keys=KEYS)
     def probe(self, keys: list[int]) -> None:
         self.engine.call("probe", keys)
         for key in keys:
             self.model.probed(key)
 
+    @precondition(lambda self: self.may_ask)
     @rule(keys=KEYS, again=st.booleans())
     def ask(self, keys: list[int], again: bool) -> None:
         now_s = time.monotonic()
@@ -149,6 +156,7 @@ class Lookups(RuleBasedStateMachine):
         status: Status = self.engine.call("submit_probes")
         self.model.answered(before_s, time.monotonic(), status)
 
+    @precondition(lambda self: self.may_ask)
     @rule(keys=KEYS, meanwhile=st.sampled_from(WHILE_ASKED))
     def probe_and_answer_later(self, keys: list[int], meanwhile: str) -> None:
         self.probe(keys)

@@ -21,6 +21,8 @@ NAMES: Final[Mapping[int, str]] = {MISS: "MISS", HIT: "HIT", RETRY: "RETRY", EXP
 _CONFIRMED_S: Final = 0.05
 # So many keys of which it said MISS wait to be checked, at least.
 _CHECKS: Final = 64
+# So many questions go to the disk without being told to.
+QUESTIONS: Final = 64
 # Clocks that count hundredths of a second round towards the end of an absence.
 _TICKS_S: Final = 0.02
 
@@ -34,12 +36,11 @@ class File(Enum):
 
 
 class Known(Enum):
-    """The states of docs/lookup.md."""
+    """The states of docs/lookup.md, but for asked, which no call sees: it waits for the answers."""
 
     NOTHING = "nothing"
     PRESENT = "present"
     ABSENT = "absent"
-    ASKED = "asked"
     FORGOTTEN = "forgotten"
 
 
@@ -50,6 +51,7 @@ class Belief:
     Attributes:
         states: One of them is the key's.
         is_scanning: Whether the scan or the snapshot may still tell something about it.
+        is_questioned: Whether a question about it is collected; it changes nothing until it is answered.
         absent_s: The clock before and after the disk was found to have no chunk.
         file: What lies there.
         file_since_s: Since when.
@@ -58,6 +60,7 @@ class Belief:
 
     states: set[Known] = dataclasses.field(default_factory=lambda: {Known.NOTHING})
     is_scanning: bool = False
+    is_questioned: bool = False
     absent_s: tuple[float, float] = (0.0, 0.0)
     file: File = File.NONE
     file_since_s: float = 0.0
@@ -79,7 +82,9 @@ class Model:
         self._others_take_locks = others_take_locks
         self._started_s = 0.0
         self._may_trust_snapshot = False
-        # Since questions were last submitted: how often the owner said MISS, and of which keys wrongly.
+        # Since questions were last submitted: how many were collected at most, how often the owner said MISS, and
+        # of which keys wrongly.
+        self.questions = 0
         self._misses = 0
         self._missed: set[int] = set()
 
@@ -87,11 +92,11 @@ class Model:
         """An engine begins to start; `may_trust_snapshot`: one ended well since somebody else wrote."""
         self._started_s = now_s
         self._may_trust_snapshot = may_trust_snapshot
-        self._misses = 0
+        self._misses = self.questions = 0
         self._missed.clear()
         for belief in self.beliefs.values():
             belief.states = {Known.NOTHING, Known.PRESENT}
-            belief.is_scanning = True
+            belief.is_scanning, belief.is_questioned = True, False
 
     def scanned(self) -> None:
         """The engine says that it has read all directories."""
@@ -131,10 +136,10 @@ class Model:
 
     def probed(self, key: int) -> None:
         """The disk is to be asked, unless the key is a hit."""
-        belief = self.beliefs[key]
         self._missed.discard(key)
-        belief.states = {state if state is Known.PRESENT else Known.ASKED for state in belief.states}
-        belief.is_scanning &= Known.PRESENT in belief.states
+        self.questions += 1
+        assert self.questions < QUESTIONS, "questions were answered before the model was told"
+        self.beliefs[key].is_questioned = self.beliefs[key].states != {Known.PRESENT}
 
     def answered(self, before_s: float, after_s: float, status: Status) -> None:
         """All questions have been answered, between these moments, and this is what the engine says then.
@@ -144,23 +149,23 @@ class Model:
         """
         seen = {key for key in self._missed if self.beliefs[key].file is File.CHUNK}
         assert not (seen and status.is_owner), f"the owner does not notice that others have stored {seen}"
-        self._misses = 0
+        self._misses = self.questions = 0
         self._missed.clear()
         for belief in self.beliefs.values():
-            if Known.ASKED in belief.states:
-                belief.states -= {Known.ASKED}
-                if belief.file is File.CHUNK:
-                    belief.states |= {Known.PRESENT}
-                else:
-                    belief.states |= {Known.ABSENT}
+            if belief.is_questioned and belief.states != {Known.PRESENT}:
+                found = Known.PRESENT if belief.file is File.CHUNK else Known.ABSENT
+                belief.is_scanning &= Known.PRESENT in belief.states
+                belief.states = {state if state is Known.PRESENT else found for state in belief.states}
+                if found is Known.ABSENT:
                     belief.absent_s = before_s, after_s
+            belief.is_questioned = False
 
     def anything_happened(self, key: int, file: File, before_s: float, after_s: float) -> None:
         """Between these moments others changed the file and the engine used it; no question is open."""
         belief = self.beliefs[key]
         # What was found before may not have been looked at again.
         since_s = belief.absent_s[0] if Known.ABSENT in belief.states else before_s
-        belief.states = set(Known) - {Known.ASKED}
+        belief.states, belief.is_questioned = set(Known), False
         belief.absent_s = since_s, after_s
         self._missed.discard(key)
         belief.file, belief.file_since_s = file, after_s
@@ -233,8 +238,6 @@ class Model:
     def _verdicts(self, belief: Belief, state: Known, knows_all: bool, answer: Answer) -> set[int]:
         if state is Known.PRESENT:
             return {HIT}
-        if state is Known.ASKED:
-            return {RETRY}
         if state is not Known.ABSENT:
             return {MISS} if knows_all and not self._scan_will_find(belief) else {RETRY}
         if knows_all:

@@ -11,7 +11,7 @@ import pytest
 
 from kvfs import fallback
 from kvfs.fallback import files
-from kvfs.fallback.index import Entry, KeyIndex, Question, State
+from kvfs.fallback.index import Entry, KeyIndex, State
 from kvfs.jobs import HIT, MISS, RETRY
 
 DEADLINE_S = 30.0
@@ -50,9 +50,9 @@ def _known(index: KeyIndex, keys: list[bytes]) -> list[State | None]:
 
 
 def _find_absent(index: KeyIndex, key: bytes, looked_at: float) -> None:
-    question = index.ask(key)
-    assert question is not None
-    index.answer(question, present=False, looked_at=looked_at)
+    asked = index.ask(key, looked_at)
+    assert asked is not None
+    index.answer(key, asked, present=False, looked_at=looked_at)
 
 
 def test_absences_and_failed_loads_do_not_pile_up(index: KeyIndex, clock: Clock) -> None:
@@ -102,7 +102,7 @@ def test_key_that_came_back_is_not_purged_for_what_it_was(index: KeyIndex, clock
     for key in keys:
         index.forget(key)
     index.put(keys[0])
-    index.ask(keys[1])
+    index.ask(keys[1], clock.now)
     clock.now += LONG_S
     index.forget(keys[2])
     for number in range(100, 110):
@@ -112,29 +112,37 @@ def test_key_that_came_back_is_not_purged_for_what_it_was(index: KeyIndex, clock
 
 def test_absence_counts_from_the_look_at_the_disk(index: KeyIndex, clock: Clock) -> None:
     looked_at = clock.now
-    question = index.ask(_key(1))
-    assert question is not None
+    asked = index.ask(_key(1), looked_at)
+    assert asked is not None
     clock.now += TTL_S
-    index.answer(question, present=False, looked_at=looked_at)
+    index.answer(_key(1), asked, present=False, looked_at=looked_at)
     entry = index.find(_key(1))
     assert entry is not None
     assert not index.believes(entry)
 
 
 def test_answer_of_an_older_question_changes_nothing(index: KeyIndex, clock: Clock) -> None:
-    older = index.ask(_key(1))
+    older = index.ask(_key(1), clock.now)
     index.forget(_key(1))
-    newer = index.ask(_key(1))
+    newer = index.ask(_key(1), clock.now)
     assert older is not None
     assert newer is not None
-    index.answer(older, present=True, looked_at=clock.now)
+    index.answer(_key(1), older, present=True, looked_at=clock.now)
     assert _known(index, [_key(1)]) == [State.ASKED]
-    index.answer(newer, present=False, looked_at=clock.now)
-    index.answer(older, present=True, looked_at=clock.now)
+    index.answer(_key(1), newer, present=False, looked_at=clock.now)
+    index.answer(_key(1), older, present=True, looked_at=clock.now)
     assert _known(index, [_key(1)]) == [State.ABSENT]
     # Of a key that was purged since.
-    index.answer(Question(_key(2), 1), present=True, looked_at=clock.now)
+    index.answer(_key(2), newer, present=True, looked_at=clock.now)
     assert _known(index, [_key(2)]) == [None]
+
+
+def test_absence_found_since_the_question_answers_it(index: KeyIndex, clock: Clock) -> None:
+    _find_absent(index, _key(1), clock.now)
+    assert index.ask(_key(1), clock.now - 1) is None
+    assert _known(index, [_key(1)]) == [State.ABSENT]
+    assert index.ask(_key(1), clock.now) is not None
+    assert index.stats()["probes"] == 2
 
 
 def test_bytes_follow_the_keys(index: KeyIndex, clock: Clock) -> None:
@@ -179,7 +187,7 @@ def hung_disk(monkeypatch: pytest.MonkeyPatch) -> HungDisk:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[fallback.Engine]:
     buffer = memoryview(bytearray(4096)).cast("B", (1, 4096))
-    engine = fallback.Engine(str(tmp_path), buffer, 2, 2, index_mode="shared", negative_ttl_s=3600.0)
+    engine = fallback.Engine(str(tmp_path), buffer, 4, 4, index_mode="shared", negative_ttl_s=3600.0)
     yield engine
     engine.close()
 
@@ -221,9 +229,9 @@ def test_answers_that_come_late_change_nothing(engine: fallback.Engine, hung_dis
     stored, failed, asked_again, absent = keys = [_key(number) for number in range(4)]
     for key in keys:
         engine.probe(key)
-    engine.submit_probes()
-    # The disk has said that nothing is there, but nobody knows yet.
-    assert hung_disk.entered.acquire(timeout=DEADLINE_S)
+        engine.submit_probes()
+        # The disk has said that nothing is there, but nobody knows yet.
+        assert hung_disk.entered.acquire(timeout=DEADLINE_S)
     assert not engine.drain(0)
     assert [engine.lookup(key) for key in keys] == [RETRY] * 4
     engine.submit_store(1, stored, 36, [0])
@@ -233,15 +241,13 @@ def test_answers_that_come_late_change_nothing(engine: fallback.Engine, hung_dis
     engine.probe(asked_again)
     engine.probe(absent)
     # It is being asked, and that is no second question.
-    assert engine.stats()["probes"] == 5
+    engine.submit_probes()
+    assert engine.stats()["probes"] == 4
     assert [engine.lookup(key) for key in keys] == [HIT, RETRY, RETRY, RETRY]
     hung_disk.go_on.set()
-    # The newer question was not handed over.
-    assert engine.drain(DEADLINE_S)
-    assert [engine.lookup(key) for key in keys] == [HIT, RETRY, RETRY, MISS]
-    engine.submit_probes()
     assert engine.drain(DEADLINE_S)
     assert [engine.lookup(key) for key in keys] == [HIT, RETRY, MISS, MISS]
+    assert engine.stats()["probes"] == 5
 
 
 def test_close_waits_for_the_looks_that_have_begun_and_drops_the_others(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvfs.jobs import EXPIRED, HIT, MISS, RETRY, CompletionLike
+from kvfs.jobs import EXPIRED, HIT, MISS, CompletionLike
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Rig, StartRig
@@ -104,13 +104,13 @@ def test_lookup_absence_that_is_over_is_expired_but_to_the_owner(
     assert rig.verdicts([rig.key(1)] * 2) == [MISS if index_mode == "owner" else EXPIRED] * 2
 
 
-def test_lookup_key_that_is_asked_waits_for_the_answer(start_scanned: StartRig) -> None:
+def test_lookup_question_changes_nothing_before_its_answer(start_scanned: StartRig, unknown: int) -> None:
     rig = start_scanned()
     keys = [rig.key(number) for number in range(3)]
     rig.place(keys[0])
     for key in keys:
         rig.engine.probe(key)
-        assert rig.engine.lookup(key) == RETRY
+        assert rig.engine.lookup(key) == unknown
     rig.engine.submit_probes()
     assert rig.engine.drain(DEADLINE_S)
     assert rig.verdicts(keys) == [HIT, MISS, MISS]

@@ -39,15 +39,18 @@ def test_owner_asks_nothing(start_rig: StartRig, storage: Path) -> None:
     assert rig.engine.stats()["probes"] == 0
 
 
-def test_unknown_key_is_asked_once_and_answered(shared: Rig) -> None:
+def test_unknown_key_is_asked_and_answered(shared: Rig) -> None:
     there, absent = shared.key(1), shared.key(2)
     shared.place(there)
     for _ in range(3):
         assert [shared.engine.ask(key) for key in (there, absent)] == [RETRY, RETRY]
-    assert shared.engine.stats()["probes"] == 2
+    assert shared.engine.stats()["probes"] == 0
     _answer(shared)
+    # What is there is no question any more; what is not may have come since, within the clock's resolution.
+    assert 2 <= shared.engine.stats()["probes"] <= 4
+    asked = shared.engine.stats()["probes"]
     assert [shared.engine.ask(key) for key in (there, absent)] == [HIT, MISS]
-    assert shared.engine.stats()["probes"] == 2
+    assert shared.engine.stats()["probes"] == asked
 
 
 def test_absence_that_is_over_is_asked_again(shared: Rig) -> None:

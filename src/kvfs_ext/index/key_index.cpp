@@ -131,15 +131,6 @@ Known KeyIndex::find(std::string_view key, std::optional<Moment> waiting_since) 
   return known(locate(key), waiting_since);
 }
 
-Known KeyIndex::find_or_ask(std::string_view key, std::optional<Moment> waiting_since,
-                            std::uint32_t generation, bool& asked) {
-  Found found = locate_to_change(key);
-  const Known before = known(found, waiting_since);
-  asked = before != Known::kPresent && before != Known::kAbsent && before != Known::kAsked;
-  if (asked) set_asked(found, key, generation);
-  return before;
-}
-
 std::size_t KeyIndex::present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
   std::size_t count = 0;
   for (std::size_t at = 0; at < keys.size(); at += key_size_bytes, ++count) {
@@ -157,20 +148,20 @@ void KeyIndex::put(std::string_view key, std::uint64_t size_bytes) {
   change(found, key, record);
 }
 
-bool KeyIndex::ask(std::string_view key, std::uint32_t generation) {
+bool KeyIndex::ask(std::string_view key, std::uint32_t generation, Moment asked_at) {
   Found found = locate_to_change(key);
-  const Known before = known(found, std::nullopt);
-  if (before == Known::kPresent || before == Known::kAsked) return false;
-  set_asked(found, key, generation);
-  return true;
-}
-
-void KeyIndex::set_asked(Found& found, std::string_view key, std::uint32_t generation) {
   Record record;
-  if (found.there()) record = found.shard->table.at(found.place);
+  if (found.there()) {
+    record = found.shard->table.at(found.place);
+    if (record.state == State::kPresent || record.state == State::kAsked) return false;
+    // Strictly: within one tick, the look may have come before the question.
+    if (record.state == State::kAbsent && static_cast<std::int32_t>(record.stamp - asked_at) > 0)
+      return false;
+  }
   record.state = State::kAsked;
   record.stamp = generation;
   change(found, key, record);
+  return true;
 }
 
 void KeyIndex::answer(std::string_view key, std::uint32_t generation, bool present, std::uint64_t size_bytes,

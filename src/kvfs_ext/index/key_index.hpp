@@ -44,13 +44,10 @@ class KeyIndex {
 
   // The chunk is on disk for certain.
   void put(std::string_view key, std::uint64_t size_bytes);
-  // What find() says; but a key that is neither present nor known to be absent is asked from now on, and then
-  // `asked` is set: a probe is to be made. Its answer counts only while the key is still asked with its
-  // generation.
-  Known find_or_ask(std::string_view key, std::optional<Moment> waiting_since, std::uint32_t generation,
-                    bool& asked);
-  // The same whatever is known, unless the key is present or asked already.
-  bool ask(std::string_view key, std::uint32_t generation);
+  // A probe begins, for a question of `asked_at`: the key is asked, and the answer counts only while it still
+  // is with this generation. False where there is nothing to ask: the key is present, asked already, or was
+  // found to be absent since.
+  [[nodiscard]] bool ask(std::string_view key, std::uint32_t generation, Moment asked_at);
   void answer(std::string_view key, std::uint32_t generation, bool present, std::uint64_t size_bytes,
               Moment looked_at);
   // Its load failed.
@@ -102,7 +99,6 @@ class KeyIndex {
   void erase(Found& found);
   [[nodiscard]] bool expired(const Record& record, Moment moment) const;
   [[nodiscard]] Known known(const Found& found, std::optional<Moment> waiting_since) const;
-  void set_asked(Found& found, std::string_view key, std::uint32_t generation);
 
   const std::uint64_t seed_;
   const Moment negative_ttl_;

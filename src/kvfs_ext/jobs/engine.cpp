@@ -152,8 +152,8 @@ void Engine::submit_probes() {
     if (stop_) return;
     for (Questions& questions : lookups_.take_probes()) {
       ++inflight_jobs_;
-      (void)queue_.push(std::make_shared<Job>(questions.generation, JobKind::kLookup,
-                                              std::move(questions.keys), std::vector<std::int64_t>(), true));
+      (void)queue_.push(std::make_shared<Job>(0, JobKind::kLookup, std::move(questions.keys),
+                                              std::vector<std::int64_t>(), questions.asker));
     }
     wake_up = take_wake_up();
   }
@@ -258,7 +258,7 @@ void Engine::settle(Done& done) {
   queue_.release(JobKind::kLoad, std::exchange(done.loads, 0));
   queue_.release(JobKind::kStore, std::exchange(done.stores, 0));
   for (const auto& job : done.ended) {
-    if (!job->is_probe) completions_.push_back(job->take_completion());
+    if (job->asker == Asker::kCaller) completions_.push_back(job->take_completion());
     if (--inflight_jobs_ == 0) idle_.notify_all();
   }
   done.ended.clear();
@@ -288,16 +288,24 @@ void Engine::execute(const Claim& claim, Done& done) {
   if (claim.job->kind == JobKind::kLookup) (void)context_->directory.restore_if_removed();
   for (std::size_t op = claim.begin; op < claim.end; ++op) {
     if (claim.job->kind == JobKind::kStore) lookups_.store_begins(claim.job->keys.at(op));
-    const index::Moment begun_at = claim.job->is_probe ? index::now() : 0;
     std::string path;
     std::size_t moved = 0;
-    const Status status = execute_op(*claim.job, op, path, moved);
-    if (claim.job->is_probe) {
-      const auto generation = static_cast<std::uint32_t>(claim.job->id);
-      lookups_.answer(claim.job->keys.at(op), generation, status, begun_at);
-    }
+    const Status status = claim.job->asker == Asker::kIndex ? answer_question(*claim.job, op)
+                                                            : execute_op(*claim.job, op, path, moved);
+    if (claim.job->asker == Asker::kCheck) lookups_.checked(claim.job->keys.at(op), status);
     finish_op(claim.job, op, status, moved, path, done);
   }
+}
+
+Status Engine::answer_question(const Job& job, std::size_t op) {
+  const std::string_view key = job.keys.at(op);
+  const std::chrono::duration<double> accepted_at = job.accepted_at.time_since_epoch();
+  const auto generation = lookups_.take_up(key, index::moment_at(accepted_at.count()));
+  if (!generation) return Status::success();
+  const index::Moment looked_at = index::now();
+  const Status status = layouts::lookup_file(*context_, layouts::chunk_path(key), buffer_.chunk_size_bytes);
+  lookups_.answer(key, *generation, status, looked_at);
+  return status;
 }
 
 void Engine::execute_in_window(Claim claim, layouts::FilesWindow& window, Done& done) {

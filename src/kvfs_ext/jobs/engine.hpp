@@ -135,6 +135,7 @@ class Engine {
   void execute(const Claim& claim, Done& done);
   void execute_in_window(Claim claim, layouts::FilesWindow& window, Done& done);
   Status execute_op(Job& job, std::size_t op, std::string& path, std::size_t& moved);
+  Status answer_question(const Job& job, std::size_t op);
   // Tell the index what an op's end means.
   void note_end(const Job& job, std::size_t op, const Status& status);
   void finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status, std::size_t moved,

@@ -13,13 +13,13 @@ double seconds(Clock::duration duration) { return std::chrono::duration<double>(
 }  // namespace
 
 Job::Job(std::int64_t job_id, JobKind job_kind, PackedKeys packed_keys, std::vector<std::int64_t> ids,
-         bool probe)
+         Asker job_asker)
     : id(job_id),
       kind(job_kind),
       keys(std::move(packed_keys)),
       chunk_ids(std::move(ids)),
-      is_probe(probe),
-      accepted_(Clock::now()),
+      asker(job_asker),
+      accepted_at(Clock::now()),
       unfinished_(keys.count()),
       outcomes_(keys.count(), 0),
       failed_op_(keys.count()) {}
@@ -70,7 +70,7 @@ Completion Job::take_completion() {
           kind,
           std::move(outcomes_),
           bytes_moved_.load(std::memory_order_relaxed),
-          seconds(begun - accepted_),
+          seconds(begun - accepted_at),
           seconds(now - begun),
           std::move(detail_)};
 }

@@ -30,6 +30,9 @@ struct PackedKeys {
   }
 };
 
+// Who waits for a job's end: the caller, who polls; or, of a lookup, the index, or one who checks its answer.
+enum class Asker : std::uint8_t { kCaller, kIndex, kCheck };
+
 // What became of a job. Plain data, handed to whoever polls.
 struct Completion {
   std::int64_t job_id = 0;
@@ -46,14 +49,14 @@ struct Completion {
 class Job {
  public:
   Job(std::int64_t id, JobKind kind, PackedKeys keys, std::vector<std::int64_t> chunk_ids,
-      bool is_probe = false);
+      Asker asker = Asker::kCaller);
 
   const std::int64_t id;
   const JobKind kind;
   const PackedKeys keys;
   const std::vector<std::int64_t> chunk_ids;  // empty for a lookup
-  // A lookup whose answers go into the index, under the generation that is its id, and to nobody else.
-  const bool is_probe;
+  const Asker asker;
+  const Clock::time_point accepted_at;
 
   // The queue's, guarded by the engine's mutex: the first op that nobody has claimed, the end of those that
   // can be, and how many were claimed since the job last made room for another.
@@ -75,7 +78,6 @@ class Job {
   bool end_op(std::size_t op, int code, std::uint64_t bytes_moved);
   void keep_first_failure(std::size_t op, std::string_view step, std::string_view rest);
 
-  const Clock::time_point accepted_;
   std::atomic<std::size_t> unfinished_;
   std::atomic<std::uint64_t> bytes_moved_{0};
   std::vector<int> outcomes_;

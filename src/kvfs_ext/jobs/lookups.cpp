@@ -15,6 +15,8 @@ namespace {
 // A probe takes about a microsecond. So many are worth a thread's waking up, and more would keep the first
 // waiting.
 constexpr std::size_t kProbesPerBatch = 64;
+// A disk that does not answer is asked the same again at every step: 2.4 MB of keys, and no more.
+constexpr std::size_t kOutstandingMax = 65'536;
 static_assert(index::kKeySizeMax == layouts::kKeySizeMax);
 
 // Whether a load failed because there is no chunk of the right size.
@@ -102,23 +104,23 @@ Verdict Lookups::ask(std::string_view key, std::optional<index::Moment> waiting_
     due = probe(key);
     return Verdict::kRetry;
   }
-  const std::lock_guard lock(questions_mutex_);
-  bool asked = false;
-  const index::Known known = index_.find_or_ask(key, waiting_since, generation_, asked);
+  const index::Known known = index_.find(key, waiting_since);
   if (known == index::Known::kPresent) return Verdict::kHit;
   if (known == index::Known::kAbsent) return Verdict::kMiss;
-  due = asked && collect(key);
+  due = known != index::Known::kAsked && collect(key);
   return Verdict::kRetry;
 }
 
 bool Lookups::probe(std::string_view key) {
-  const std::lock_guard lock(questions_mutex_);
-  return !stop_ && index_.ask(key, generation_) && collect(key);
+  const index::Known known = index_.find(key);
+  return known != index::Known::kPresent && known != index::Known::kAsked && collect(key);
 }
 
 bool Lookups::collect(std::string_view key) {
+  if (stop_ || outstanding_.load(std::memory_order_relaxed) >= kOutstandingMax) return false;
+  outstanding_.fetch_add(1, std::memory_order_relaxed);
+  const std::lock_guard lock(questions_mutex_);
   questions_[key.size()].append(key);
-  probes_.fetch_add(1, std::memory_order_relaxed);
   return ++collected_ >= kProbesPerBatch;
 }
 
@@ -135,26 +137,32 @@ std::vector<Questions> Lookups::take_probes() {
   const std::lock_guard lock(questions_mutex_);
   if (collected_ > 0) {
     for (auto& [key_size, keys] : std::exchange(questions_, {}))
-      taken.push_back({generation_, {std::move(keys), key_size}});
+      taken.push_back({Asker::kIndex, {std::move(keys), key_size}});
     collected_ = 0;
-    // 0 is for checks.
-    if (++generation_ == 0) ++generation_;
   }
   if (checks_collected_ > 0) {
     for (auto& [key_size, keys] : std::exchange(checks_, {}))
-      taken.push_back({0, {std::move(keys), key_size}});
+      taken.push_back({Asker::kCheck, {std::move(keys), key_size}});
     checks_collected_ = 0;
   }
   return taken;
 }
 
+std::optional<std::uint32_t> Lookups::take_up(std::string_view key, index::Moment asked_at) {
+  outstanding_.fetch_sub(1, std::memory_order_relaxed);
+  const std::uint32_t generation = generation_.fetch_add(1, std::memory_order_relaxed);
+  if (!index_.ask(key, generation, asked_at)) return std::nullopt;
+  probes_.fetch_add(1, std::memory_order_relaxed);
+  return generation;
+}
+
 void Lookups::answer(std::string_view key, std::uint32_t generation, const Status& status,
                      index::Moment looked_at) {
-  if (generation != 0) {
-    index_.answer(key, generation, status.ok(), options_.chunk_size_bytes, looked_at);
-  } else if (status.ok() && is_foreign(key)) {
-    ownership_.give_up();
-  }
+  index_.answer(key, generation, status.ok(), options_.chunk_size_bytes, looked_at);
+}
+
+void Lookups::checked(std::string_view key, const Status& status) {
+  if (status.ok() && is_foreign(key)) ownership_.give_up();
 }
 
 void Lookups::load_ended(std::string_view key, const Status& status) {

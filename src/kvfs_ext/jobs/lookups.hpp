@@ -43,9 +43,9 @@ struct LookupStats {
   std::uint64_t checks = 0;
 };
 
-// Questions that go to the disk together. Without a generation they check what was answered already.
+// Keys that the disk is asked about together.
 struct Questions {
-  std::uint32_t generation = 0;
+  Asker asker = Asker::kIndex;
   PackedKeys keys;
 };
 
@@ -69,7 +69,9 @@ class Lookups {
   void close();
 
   [[nodiscard]] Verdict lookup(std::string_view key) { return verdict(key, std::nullopt); }
-  // The same, and a question is collected where there is no verdict; `due` when it is time to take them.
+  // The same, and a question is collected where there is no verdict and none on its way; `due` when it is
+  // time to take them. The key goes into the index when a thread takes the question up: that costs more than
+  // all else here, and this is the scheduler's thread.
   [[nodiscard]] Verdict ask(std::string_view key, std::optional<index::Moment> waiting_since, bool& due);
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
     return index_.present_prefix(keys, key_size_bytes);
@@ -79,7 +81,12 @@ class Lookups {
   // Collect a question; true when it is time to take them.
   [[nodiscard]] bool probe(std::string_view key);
   [[nodiscard]] std::vector<Questions> take_probes();
+  // A thread has come to a question of `asked_at`: the generation of its answer, or none if it needs none any
+  // more.
+  [[nodiscard]] std::optional<std::uint32_t> take_up(std::string_view key, index::Moment asked_at);
   void answer(std::string_view key, std::uint32_t generation, const Status& status, index::Moment looked_at);
+  // The disk has been asked whether a MISS was right.
+  void checked(std::string_view key, const Status& status);
 
   void load_submitted(std::string_view key) { index_.pin(key); }
   void store_begins(std::string_view key);
@@ -91,7 +98,6 @@ class Lookups {
  private:
   void read_all();
   [[nodiscard]] Verdict verdict(std::string_view key, std::optional<index::Moment> waiting_since);
-  // With the questions' mutex: one more.
   [[nodiscard]] bool collect(std::string_view key);
   // The chunk is on disk although this engine knows nothing of it: was it stored by another?
   [[nodiscard]] bool is_foreign(std::string_view key);
@@ -114,10 +120,12 @@ class Lookups {
   std::atomic<std::uint64_t> scanned_files_{0};
   std::atomic<std::uint64_t> probes_{0};
   std::atomic<std::uint64_t> checks_made_{0};
+  std::atomic<std::uint32_t> generation_{0};
+  // Questions that no thread has taken up.
+  std::atomic<std::size_t> outstanding_{0};
   std::thread scanner_;
 
-  std::mutex questions_mutex_;  // guards what follows
-  std::uint32_t generation_ = 1;
+  std::mutex questions_mutex_;                    // guards what follows
   std::map<std::size_t, std::string> questions_;  // packed keys by their length
   std::map<std::size_t, std::string> checks_;     // the same
   std::size_t collected_ = 0;

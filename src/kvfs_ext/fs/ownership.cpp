@@ -43,7 +43,7 @@ void grow(const Directory& directory) {
 
 Fd open_file(const Directory& directory) {
   constexpr int kFlags = O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  return Fd(::openat(directory.at(), kName, kFlags, kFileMode));
+  return Fd(::openat(directory.at(), kName, kFlags, directory.modes().file));
 }
 
 std::int64_t now_ms() {

@@ -45,7 +45,8 @@ Status probe_ring(const Directory& directory, bool use_o_direct) {
   const std::string path = ".kvfs_probe_" + std::to_string(::getpid()) + "_" +
                            std::to_string(reinterpret_cast<std::uintptr_t>(&read)) + ".tmp";
   File file;
-  Status status = create_exclusive(directory.at(), path, Naming::kNamed, written, direct, file);
+  Status status =
+      create_exclusive(directory.at(), path, Naming::kNamed, directory.modes(), written, direct, file);
   if (!status.ok()) return status;
   status = write_all(file, written, direct);
   if (const Status closed = file.fd.close(); status.ok()) status = closed;

@@ -39,6 +39,8 @@ struct EngineOptions {
   std::uint64_t max_queued_store_bytes = 0;
   fs::Sharing sharing = fs::Sharing::kAuto;
   double negative_ttl_s = 1.0;
+  layouts::Checksum checksum = layouts::Checksum::kAuto;
+  fs::Modes modes;
 };
 
 // The primary tier's memory: `num_chunks` rows of `chunk_size_bytes`. Not owned.
@@ -54,6 +56,10 @@ struct EngineStats {
   std::uint64_t healed_files = 0;
   std::uint64_t removed_files = 0;
   std::uint64_t shed_stores = 0;
+  std::uint64_t seals = 0;  // 1: chunks are sealed and verified
+  std::uint64_t verified_loads = 0;
+  std::uint64_t unverified_loads = 0;
+  std::uint64_t damaged_chunks = 0;
   std::uint64_t peak_inflight_read_bytes = 0;
   std::uint64_t peak_inflight_write_bytes = 0;
   std::uint64_t inflight_jobs = 0;

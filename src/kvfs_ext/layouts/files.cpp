@@ -37,8 +37,8 @@ int mismatch(const fs::Entry& entry, std::size_t size_bytes) {
   return EBADMSG;
 }
 
-// Remove the file that was found too short, unless another writer has replaced it since.
-void remove_truncated(FilesContext& context, const std::string& path, const fs::Entry& proven) {
+// Remove the file that was proven to be wrong, unless another writer has replaced it since.
+void remove_proven(FilesContext& context, const std::string& path, const fs::Entry& proven) {
   fs::Entry current;
   const int at = context.directory.at();
   if (!fs::inspect(at, path, current).ok()) return;
@@ -47,12 +47,19 @@ void remove_truncated(FilesContext& context, const std::string& path, const fs::
   if (fs::remove(at, path).ok()) count(context.counters.removed_files);
 }
 
+bool is_sealed(FilesContext& context, const std::string& path) {
+  fs::File file;
+  fs::DirectPolicy buffered(false);
+  return fs::open_existing(context.directory.at(), path, {}, buffered, file).ok() &&
+         Seals::is_sealed(file.fd);
+}
+
 // Whether the chunk is at `path` already; a failure where no store can go.
 Status find_duplicate(FilesContext& context, const std::string& path, std::size_t size_bytes,
                       bool& is_there) {
   fs::Entry entry;
-  if (const Status seen = fs::inspect(context.directory.at(), path, entry); !seen.ok()) return seen;
-  is_there = mismatch(entry, size_bytes) == 0;
+  if (const Status seen = fs::inspect_beneath(context.directory.at(), path, entry); !seen.ok()) return seen;
+  is_there = mismatch(entry, size_bytes) == 0 && (!context.seals.required() || is_sealed(context, path));
   if (is_there) count(context.counters.duplicate_stores);
   return entry.kind == fs::Kind::kDirectory ? Status::failure(EISDIR, "store") : Status::success();
 }
@@ -127,50 +134,53 @@ std::string temporary_for(const FilesContext& context, const std::string& path) 
   return context.publish == fs::Publish::kRename ? temporary_path(path) : std::string();
 }
 
-Status store_file(FilesContext& context, std::string temporary, const std::string& path,
+Status store_file(FilesContext& context, std::string temporary, const ChunkName& chunk,
                   std::span<const std::byte> bytes, std::size_t& moved) {
   moved = 0;
   Unpublished unpublished;
   bool is_there = false;
-  const Status begun = begin_store(context, std::move(temporary), path, bytes, unpublished, is_there);
+  const Status begun = begin_store(context, std::move(temporary), chunk, bytes, unpublished, is_there);
   if (!begun.ok() || is_there) return begun;
   const Status written = fs::write_all(unpublished.file, bytes, context.direct);
-  const Status ended = end_store(context, std::move(unpublished), path, bytes.size(), written, is_there);
+  const Status ended = end_store(context, std::move(unpublished), chunk, bytes, written, is_there);
   if (ended.ok() && !is_there) moved = bytes.size();
   return ended;
 }
 
-Status begin_store(FilesContext& context, std::string temporary, const std::string& path,
+Status begin_store(FilesContext& context, std::string temporary, const ChunkName& chunk,
                    std::span<const std::byte> bytes, Unpublished& unpublished, bool& is_there) {
-  const Status found = find_duplicate(context, path, bytes.size(), is_there);
+  const Status found = find_duplicate(context, chunk.path, bytes.size(), is_there);
   if (!found.ok() || is_there) return found;
   unpublished.temporary = std::move(temporary);
   const bool nameless = unpublished.temporary.empty();
   const auto create = [&] {
-    return fs::create_exclusive(context.directory.at(), nameless ? path : unpublished.temporary,
-                                nameless ? fs::Naming::kNameless : fs::Naming::kNamed, bytes, context.direct,
-                                unpublished.file);
+    return fs::create_exclusive(context.directory.at(), nameless ? chunk.path : unpublished.temporary,
+                                nameless ? fs::Naming::kNameless : fs::Naming::kNamed,
+                                context.directory.modes(), bytes, context.direct, unpublished.file);
   };
   Status created = create();
   if (created.code == ENOENT && context.directory.restore_if_removed()) created = create();
   return created;
 }
 
-Status end_store(FilesContext& context, Unpublished unpublished, const std::string& path,
-                 std::size_t size_bytes, const Status& written, bool& is_there) {
-  if (unpublished.temporary.empty())
-    return written.ok() ? publish_nameless(context, unpublished.file, path, size_bytes, is_there) : written;
+Status end_store(FilesContext& context, Unpublished unpublished, const ChunkName& chunk,
+                 std::span<const std::byte> bytes, const Status& written, bool& is_there) {
   Status status = written;
+  if (status.ok()) status = context.seals.set(unpublished.file.fd, chunk.key, bytes);
+  if (unpublished.temporary.empty()) {
+    return status.ok() ? publish_nameless(context, unpublished.file, chunk.path, bytes.size(), is_there)
+                       : status;
+  }
   if (const Status closed = unpublished.file.fd.close(); status.ok()) status = closed;
-  if (status.ok()) status = publish_temporary(context, unpublished.temporary, path, size_bytes, is_there);
+  if (status.ok())
+    status = publish_temporary(context, unpublished.temporary, chunk.path, bytes.size(), is_there);
   if (!status.ok()) (void)fs::remove(context.directory.at(), unpublished.temporary);
   return status;
 }
 
-Status begin_load(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
-                  fs::File& file) {
+Status begin_load(FilesContext& context, const ChunkName& chunk, std::span<std::byte> bytes, fs::File& file) {
   const auto open = [&] {
-    return fs::open_existing(context.directory.at(), path, bytes, context.direct, file);
+    return fs::open_existing(context.directory.at(), chunk.path, bytes, context.direct, file);
   };
   Status opened = open();
   if (opened.code == ENOENT && context.directory.restore_if_removed()) opened = open();
@@ -180,32 +190,37 @@ Status begin_load(FilesContext& context, const std::string& path, std::span<std:
   const int wrong = mismatch(entry, bytes.size());
   if (wrong == 0) return Status::success();
   if (entry.kind == fs::Kind::kRegular && entry.size_bytes < bytes.size())
-    remove_truncated(context, path, entry);
+    remove_proven(context, chunk.path, entry);
   return Status::failure(wrong, "load");
 }
 
-Status end_load(FilesContext& context, const std::string& path, const fs::File& file,
+Status end_load(FilesContext& context, const ChunkName& chunk, const fs::File& file,
                 std::span<std::byte> bytes, std::size_t moved) {
-  if (moved == bytes.size()) return Status::success();
-  // It was cut while we read. Only the size can prove that; a short answer alone proves nothing.
   fs::Entry entry;
+  if (moved == bytes.size()) {
+    const Status verified = context.seals.verify(file.fd, chunk.key, bytes);
+    if (verified.code != EBADMSG) return verified;
+    if (fs::inspect(file.fd, entry).ok()) remove_proven(context, chunk.path, entry);
+    return verified;
+  }
+  // It was cut while we read. Only the size can prove that; a short answer alone proves nothing.
   if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
-  if (entry.size_bytes < bytes.size()) remove_truncated(context, path, entry);
+  if (entry.size_bytes < bytes.size()) remove_proven(context, chunk.path, entry);
   return Status::failure(EBADMSG, "load");
 }
 
-Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
+Status load_file(FilesContext& context, const ChunkName& chunk, std::span<std::byte> bytes,
                  std::size_t& moved) {
   moved = 0;
   fs::File file;
-  if (const Status begun = begin_load(context, path, bytes, file); !begun.ok()) return begun;
+  if (const Status begun = begin_load(context, chunk, bytes, file); !begun.ok()) return begun;
   if (const Status read = fs::read_all(file, bytes, context.direct, moved); !read.ok()) return read;
-  return end_load(context, path, file, bytes, moved);
+  return end_load(context, chunk, file, bytes, moved);
 }
 
 Status lookup_file(const FilesContext& context, const std::string& path, std::size_t size_bytes) {
   fs::Entry entry;
-  if (const Status seen = fs::inspect(context.directory.at(), path, entry); !seen.ok()) return seen;
+  if (const Status seen = fs::inspect_beneath(context.directory.at(), path, entry); !seen.ok()) return seen;
   const int wrong = mismatch(entry, size_bytes);
   return wrong == 0 ? Status::success() : Status::failure(wrong, "lookup");
 }

@@ -12,6 +12,7 @@
 #include "fs/directory.hpp"
 #include "fs/file.hpp"
 #include "fs/publish.hpp"
+#include "layouts/seal.hpp"
 
 namespace kvfs::layouts {
 
@@ -36,6 +37,14 @@ struct FilesContext {
   fs::Publish publish = fs::Publish::kRename;
   fs::DirectPolicy direct;
   FilesCounters counters;
+  Seals seals;
+};
+
+// Where a chunk lies, and what its file is bound to. `key` is not owned; without one the file is neither
+// sealed nor verified.
+struct ChunkName {
+  std::string path;
+  std::string_view key;
 };
 
 // <hash hex 0:3>/<hash hex 3:5>_g<group>/<hash hex>.bin, as vLLM's FileMapper has it below its base path.
@@ -48,10 +57,10 @@ struct FilesContext {
 // The operations below block on the file system and may run on any thread. On failure the Status
 // has the errno; `moved` counts the bytes that crossed the file system.
 
-// Store `bytes` at `path` through `temporary`, which this call creates and never leaves behind; where that is
-// empty, through a file without a name. A file of the right size that is there already makes this a success
-// that moves nothing.
-Status store_file(FilesContext& context, std::string temporary, const std::string& path,
+// Store `bytes` as the chunk through `temporary`, which this call creates and never leaves behind; where that
+// is empty, through a file without a name. A file of the right size that is there already makes this a
+// success that moves nothing.
+Status store_file(FilesContext& context, std::string temporary, const ChunkName& chunk,
                   std::span<const std::byte> bytes, std::size_t& moved);
 
 // A file that is not at its place yet.
@@ -61,25 +70,26 @@ struct Unpublished {
 };
 
 // The two halves of store_file, for those who move the bytes in between by other means. begin_store makes the
-// file, unless the chunk `is_there`; end_store publishes it if the bytes were `written`, and in any case
-// closes it and leaves nothing else behind.
-Status begin_store(FilesContext& context, std::string temporary, const std::string& path,
+// file, unless the chunk `is_there`; end_store seals and publishes it if the bytes were `written`, and in any
+// case closes it and leaves nothing else behind.
+Status begin_store(FilesContext& context, std::string temporary, const ChunkName& chunk,
                    std::span<const std::byte> bytes, Unpublished& unpublished, bool& is_there);
-Status end_store(FilesContext& context, Unpublished unpublished, const std::string& path,
-                 std::size_t size_bytes, const Status& written, bool& is_there);
+Status end_store(FilesContext& context, Unpublished unpublished, const ChunkName& chunk,
+                 std::span<const std::byte> bytes, const Status& written, bool& is_there);
 
 // The temporary that a store through this context needs; empty where files are published without.
 [[nodiscard]] std::string temporary_for(const FilesContext& context, const std::string& path);
 
-// Fill `bytes` from the file at `path`, which must have exactly that size (EBADMSG otherwise). A
-// shorter file is removed: its truncation is proven. On failure the content of `bytes` is unspecified.
-Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
+// Fill `bytes` from the chunk's file, which must have exactly that size and hold what its seal says (EBADMSG
+// otherwise). A file that is proven to be wrong, too short or damaged, is removed. On failure the content of
+// `bytes` is unspecified.
+Status load_file(FilesContext& context, const ChunkName& chunk, std::span<std::byte> bytes,
                  std::size_t& moved);
 
-// The two halves of load_file, for those who move the bytes in between by other means.
-// begin_load opens the file and checks its size; end_load says what `moved` bytes until the end mean.
-Status begin_load(FilesContext& context, const std::string& path, std::span<std::byte> bytes, fs::File& file);
-Status end_load(FilesContext& context, const std::string& path, const fs::File& file,
+// The two halves of load_file, for those who move the bytes in between by other means. begin_load opens the
+// file and checks its size; end_load says what `moved` bytes until the end mean, and verifies them.
+Status begin_load(FilesContext& context, const ChunkName& chunk, std::span<std::byte> bytes, fs::File& file);
+Status end_load(FilesContext& context, const ChunkName& chunk, const fs::File& file,
                 std::span<std::byte> bytes, std::size_t moved);
 
 // Whether a chunk of `size_bytes` lies at `path`: success, ENOENT, or what is wrong with it.

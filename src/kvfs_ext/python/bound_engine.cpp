@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <limits>
+#include <sstream>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
@@ -60,6 +61,29 @@ fs::Sharing sharing_named(const std::string& name) {
   throw nb::value_error(("index_mode must be 'auto', 'owner' or 'shared', got '" + name + "'").c_str());
 }
 
+layouts::Checksum checksum_named(const std::string& name) {
+  if (name == "auto") return layouts::Checksum::kAuto;
+  if (name == "require") return layouts::Checksum::kRequire;
+  if (name == "off") return layouts::Checksum::kOff;
+  throw nb::value_error(("checksum must be 'auto', 'require' or 'off', got '" + name + "'").c_str());
+}
+
+std::string octal(std::int64_t mode) {
+  std::ostringstream text;
+  text << "0o" << std::oct << mode;
+  return text.str();
+}
+
+mode_t mode_with(std::int64_t mode, mode_t needed, const char* name) {
+  if (mode < 0 || mode > 0777 || (static_cast<mode_t>(mode) & needed) != needed) {
+    throw nb::value_error((std::string(name) + " must be permission bits between " + octal(needed) +
+                           " and 0o777 " + "that have all bits of " + octal(needed) + ", got " +
+                           (mode < 0 ? std::to_string(mode) : octal(mode)))
+                              .c_str());
+  }
+  return static_cast<mode_t>(mode);
+}
+
 std::string_view view_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
 }  // namespace
@@ -78,6 +102,9 @@ BoundEngine::BoundEngine(const EngineArguments& arguments) {
       byte_limit(arguments.max_inflight_write_bytes, "max_inflight_write_bytes");
   options.sharing = sharing_named(arguments.index_mode);
   options.negative_ttl_s = seconds(arguments.negative_ttl_s, "negative_ttl_s");
+  options.checksum = checksum_named(arguments.checksum);
+  options.modes.file = mode_with(arguments.file_mode, 0600, "file_mode");
+  options.modes.directory = mode_with(arguments.dir_mode, 0700, "dir_mode");
   const std::string base = options.base_path;
   auto view = std::make_unique<BufferView>(arguments.buffer, Access::kWrite, ArgumentName{"buffer"});
   const jobs::PrimaryBuffer memory = primary_buffer(*view);
@@ -175,6 +202,10 @@ nb::dict BoundEngine::stats() {
   result["healed_files"] = stats.healed_files;
   result["removed_files"] = stats.removed_files;
   result["shed_stores"] = stats.shed_stores;
+  result["seals"] = stats.seals;
+  result["verified_loads"] = stats.verified_loads;
+  result["unverified_loads"] = stats.unverified_loads;
+  result["damaged_chunks"] = stats.damaged_chunks;
   result["peak_inflight_read_bytes"] = stats.peak_inflight_read_bytes;
   result["peak_inflight_write_bytes"] = stats.peak_inflight_write_bytes;
   result["inflight_jobs"] = stats.inflight_jobs;

@@ -28,6 +28,9 @@ struct EngineArguments {
   std::optional<std::int64_t> max_queued_store_bytes;
   const std::string& index_mode;
   nb::handle negative_ttl_s;
+  const std::string& checksum;
+  std::int64_t file_mode;
+  std::int64_t dir_mode;
 };
 
 // Owns the engine and the pin on its buffer. Methods are called with the GIL; those that may block release

@@ -2,11 +2,9 @@
 #include "fs/attributes.hpp"
 
 #include <sys/xattr.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <string>
 
 #include "fs/file.hpp"
 
@@ -25,16 +23,14 @@ Status get_attribute(const Fd& file, const char* name, std::span<std::byte> valu
   return Status::success();
 }
 
-Status probe_attributes(const Directory& directory, const char* name) {
+Status probe_attributes(const Directory& directory, const std::string& temporary, const char* name) {
   constexpr std::array<std::byte, 4> kValue{};
   DirectPolicy buffered(false);
-  const std::string path = ".kvfs_probe_" + std::to_string(::getpid()) + "_" +
-                           std::to_string(reinterpret_cast<std::uintptr_t>(&buffered)) + ".tmp";
   File file;
-  if (create_exclusive(directory.at(), path, Naming::kNamed, directory.modes(), kValue, buffered, file)
+  if (create_exclusive(directory.at(), temporary, Naming::kNamed, directory.modes(), kValue, buffered, file)
           .ok()) {
     const Status set = set_attribute(file.fd, name, kValue);
-    (void)remove(directory.at(), path);
+    (void)remove(directory.at(), temporary);
     return set;
   }
   std::array<std::byte, 4> value;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "base/fd.hpp"
 #include "base/status.hpp"
@@ -17,8 +18,8 @@ Status set_attribute(const Fd& file, const char* name, std::span<const std::byte
 // where the file has none of that name, or the file system none at all. Blocks.
 Status get_attribute(const Fd& file, const char* name, std::span<std::byte> value, std::size_t& size_bytes);
 
-// Whether files in a directory can have the attribute `name`: tried on a new one, which nobody sees or which
-// is gone afterwards; where nothing can be made, reading has to do. Blocks.
-Status probe_attributes(const Directory& directory, const char* name);
+// Whether files in a directory can have the attribute `name`: tried on a new one, `temporary`, that is gone
+// afterwards; where nothing can be made, reading has to do. Blocks.
+Status probe_attributes(const Directory& directory, const std::string& temporary, const char* name);
 
 }  // namespace kvfs::fs

@@ -39,14 +39,20 @@ Status Engine::open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr
   const Status found = context->directory.open(options.base_path, options.modes);
   if (!found.ok()) return found;
   context->directory.make_room_for_descriptors(kDescriptors);
+  // Before the first temporary: another engine's scan would take it for an orphan.
+  const Status alone =
+      context->ownership.acquire(context->directory, options.sharing, layouts::writer_number());
+  if (!alone.ok()) return alone;
+  const auto probe = [] { return layouts::temporary_path(".kvfs_probe"); };
   Status uring = Status::failure(ECANCELED, "probe");
-  if (options.io_engine != IoEngine::kPsync) uring = fs::probe_ring(context->directory, options.use_o_direct);
+  if (options.io_engine != IoEngine::kPsync)
+    uring = fs::probe_ring(context->directory, probe(), options.use_o_direct);
   if (options.io_engine == IoEngine::kUring && !uring.ok()) return uring;
-  context->publish = fs::probe_publish(context->directory);
-  if (const Status sealing = context->seals.open(context->directory, options.checksum); !sealing.ok())
-    return sealing;
+  context->publish = fs::probe_publish(context->directory, probe());
+  const Status sealing = context->seals.open(context->directory, probe(), options.checksum);
+  if (!sealing.ok()) return sealing;
   std::unique_ptr<Engine> opened(new Engine(std::move(options), buffer, uring, std::move(context)));
-  if (const Status alone = opened->lookups_.open(); !alone.ok()) return alone;
+  opened->lookups_.open();
   try {
     opened->start_threads();
   } catch (const std::system_error& error) {
@@ -64,7 +70,7 @@ Engine::Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_
       born_after_forks_(forks()),
       uring_status_(uring_status),
       context_(std::move(context)),
-      lookups_(context_->directory, {options_.sharing, options_.negative_ttl_s, buffer_.chunk_size_bytes}),
+      lookups_(context_->directory, context_->ownership, {options_.negative_ttl_s, buffer_.chunk_size_bytes}),
       queue_(queue_limits()) {
   if (uring_status_.ok()) (void)fs::Ring::create(1, ring_memory(), nullptr, donor_);
 }
@@ -106,8 +112,9 @@ bool Engine::uses_window(JobKind kind) const {
 bool Engine::submit(std::int64_t job_id, JobKind kind, PackedKeys keys, std::vector<std::int64_t> chunk_ids) {
   const auto job = std::make_shared<Job>(job_id, kind, std::move(keys), std::move(chunk_ids));
   const std::size_t ops = job->keys.count();
+  job->last_key_use = lookups_.take_uses(ops);
   for (std::size_t op = 0; kind == JobKind::kLoad && op < ops; ++op)
-    lookups_.load_submitted(job->keys.at(op));
+    lookups_.load_submitted(job->keys.at(op), job->use_of(op));
   bool wake_up = false;
   {
     const std::lock_guard lock(mutex_);
@@ -128,8 +135,10 @@ bool Engine::submit(std::int64_t job_id, JobKind kind, PackedKeys keys, std::vec
 }
 
 void Engine::touch(std::string_view packed, std::size_t key_size_bytes) {
-  for (std::size_t at = 0; at < packed.size(); at += key_size_bytes)
-    lookups_.touch(packed.substr(at, key_size_bytes));
+  const std::size_t count = packed.size() / key_size_bytes;
+  const index::Use uses = lookups_.take_uses(count);
+  for (std::size_t i = 0; i < count; ++i)
+    lookups_.touch(packed.substr(i * key_size_bytes, key_size_bytes), uses + count - 1 - i);
 }
 
 Verdict Engine::ask(std::string_view key, std::optional<index::Moment> waiting_since) {

@@ -163,7 +163,7 @@ Status Engine::execute_op(Job& job, std::size_t op, std::string& path, std::size
 void Engine::note_end(const Job& job, std::size_t op, const Status& status) {
   const std::string_view key = job.keys.at(op);
   if (job.kind == JobKind::kLoad) lookups_.load_ended(key, status);
-  if (job.kind == JobKind::kStore) lookups_.store_ended(key, status);
+  if (job.kind == JobKind::kStore) lookups_.store_ended(key, status, job.use_of(op));
 }
 
 void Engine::finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status,

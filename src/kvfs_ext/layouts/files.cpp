@@ -14,6 +14,12 @@ namespace {
 
 constexpr char kHexDigits[] = "0123456789abcdef";
 
+// Of a temporary's name: what tells it from others' temporaries, then the writer's number, the process and
+// the count.
+constexpr std::string_view kTemporaryMark = "_kvfs";
+constexpr int kNumberDigits = 16;
+constexpr std::size_t kTailDigits = kNumberDigits + 8 + 8;
+
 void append_hex(std::string& text, std::uint64_t number, int digits) {
   for (int shift = (digits - 1) * 4; shift >= 0; shift -= 4) text += kHexDigits[(number >> shift) & 0xf];
 }
@@ -110,21 +116,40 @@ std::string chunk_path(std::string_view key) {
   return path;
 }
 
-std::string temporary_path(std::string_view path) {
-  static const std::uint64_t kProcessSeed = [] {
-    std::uint64_t seed = 0;
-    if (::getrandom(&seed, sizeof seed, 0) != static_cast<ssize_t>(sizeof seed)) {
+std::uint64_t writer_number() {
+  static const std::uint64_t kNumber = [] {
+    std::uint64_t number = 0;
+    if (::getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) {
       struct timespec now;
       ::clock_gettime(CLOCK_REALTIME, &now);
-      seed = static_cast<std::uint64_t>(now.tv_nsec) << 32 ^ static_cast<std::uint64_t>(now.tv_sec);
+      number = static_cast<std::uint64_t>(now.tv_nsec) << 32 ^ static_cast<std::uint64_t>(now.tv_sec);
     }
-    return seed;
+    return number;
   }();
+  return kNumber;
+}
+
+std::optional<std::uint64_t> writer_of(std::string_view temporary) {
+  constexpr std::string_view kSuffix = ".tmp";
+  if (!temporary.ends_with(kSuffix) || temporary.size() < kTailDigits + kSuffix.size()) return std::nullopt;
+  temporary.remove_suffix(kSuffix.size());
+  const std::string_view tail = temporary.substr(temporary.size() - kTailDigits);
+  if (!temporary.substr(0, temporary.size() - kTailDigits).ends_with(kTemporaryMark)) return std::nullopt;
+  std::uint64_t number = 0;
+  for (std::size_t i = 0; i < tail.size(); ++i) {
+    const std::size_t digit = std::string_view(kHexDigits).find(tail[i]);
+    if (digit == std::string_view::npos) return std::nullopt;
+    if (i < kNumberDigits) number = number << 4 | digit;
+  }
+  return number;
+}
+
+std::string temporary_path(std::string_view path) {
   static std::atomic<std::uint64_t> counter{0};
   std::string temporary(path);
-  temporary += '_';
+  temporary += kTemporaryMark;
   // A fork copies the seed and the counter; the process id tells the copies apart.
-  append_hex(temporary, kProcessSeed, 16);
+  append_hex(temporary, writer_number(), kNumberDigits);
   append_hex(temporary, static_cast<std::uint64_t>(::getpid()), 8);
   append_hex(temporary, counter.fetch_add(1, std::memory_order_relaxed), 8);
   return temporary += ".tmp";

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "base/status.hpp"
 #include "fs/directory.hpp"
 #include "fs/file.hpp"
+#include "fs/ownership.hpp"
 #include "fs/publish.hpp"
 #include "layouts/seal.hpp"
 
@@ -34,6 +36,7 @@ struct FilesCounters {
 struct FilesContext {
   explicit FilesContext(bool use_o_direct) : direct(use_o_direct) {}
   fs::Directory directory;
+  fs::Ownership ownership;
   fs::Publish publish = fs::Publish::kRename;
   fs::DirectPolicy direct;
   FilesCounters counters;
@@ -51,8 +54,12 @@ struct ChunkName {
 // `key` has between kKeySizeMin and kKeySizeMax bytes.
 [[nodiscard]] std::string chunk_path(std::string_view key);
 
-// A name beside `path` that no other writer can have: 64 random bits and a process-wide count.
+// A name beside `path` that no other writer can have: this process's writer number, its id and a count.
 [[nodiscard]] std::string temporary_path(std::string_view path);
+// 64 random bits that tell the writers of one directory apart; a forked child has its parent's.
+[[nodiscard]] std::uint64_t writer_number();
+// The number in the name of such a temporary; none for what others have named.
+[[nodiscard]] std::optional<std::uint64_t> writer_of(std::string_view temporary);
 
 // The operations below block on the file system and may run on any thread. On failure the Status
 // has the errno; `moved` counts the bytes that crossed the file system.

@@ -14,8 +14,11 @@ namespace kvfs::layouts {
 struct FilesScan {
   std::size_t chunk_size_bytes = 0;
   const std::atomic<bool>& stop;
-  // Called with the key of every chunk; counts are the caller's.
-  std::function<void(std::string_view key)> on_chunk;
+  // Called with the key of every chunk, and when it was written, in seconds of the calendar; counts are the
+  // caller's.
+  std::function<void(std::string_view key, std::uint64_t written_s)> on_chunk;
+  // Called with the path of every temporary in a chunk's directory.
+  std::function<void(const std::string& path)> on_temporary;
 };
 
 // Report every regular file of the chunk's size that lies where its key belongs; links are not followed and

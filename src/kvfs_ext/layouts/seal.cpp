@@ -45,10 +45,10 @@ struct Attribute {
 
 }  // namespace
 
-Status Seals::open(const fs::Directory& directory, Checksum wanted) {
+Status Seals::open(const fs::Directory& directory, const std::string& temporary, Checksum wanted) {
   mode_ = wanted;
   if (wanted == Checksum::kOff) return Status::success();
-  const Status probed = fs::probe_attributes(directory, kChecksumName);
+  const Status probed = fs::probe_attributes(directory, temporary, kChecksumName);
   if (probed.ok()) return Status::success();
   mode_ = Checksum::kOff;
   return wanted == Checksum::kRequire ? Status::failure(ENOTSUP, "setxattr") : Status::success();

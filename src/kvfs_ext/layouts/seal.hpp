@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/fd.hpp"
@@ -20,7 +21,7 @@ enum class Checksum : std::uint8_t { kOff, kAuto, kRequire };
 class Seals {
  public:
   // Find out whether files can be sealed where `directory` is. ENOTSUP where they must be and cannot. Blocks.
-  Status open(const fs::Directory& directory, Checksum wanted);
+  Status open(const fs::Directory& directory, const std::string& temporary, Checksum wanted);
 
   [[nodiscard]] bool enabled() const { return mode_ != Checksum::kOff; }
   [[nodiscard]] bool required() const { return mode_ == Checksum::kRequire; }

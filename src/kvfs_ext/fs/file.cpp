@@ -92,8 +92,8 @@ Kind kind_of(mode_t mode) {
 void fill(const struct stat& from, Entry& entry) {
   const auto modified_ns = static_cast<std::uint64_t>(from.st_mtim.tv_sec) * 1'000'000'000U +
                            static_cast<std::uint64_t>(from.st_mtim.tv_nsec);
-  entry = {kind_of(from.st_mode), static_cast<std::uint64_t>(from.st_size), from.st_dev, from.st_ino,
-           modified_ns};
+  entry = {kind_of(from.st_mode), static_cast<std::uint64_t>(from.st_size),        from.st_dev, from.st_ino,
+           modified_ns,           static_cast<std::uint64_t>(from.st_blocks) * 512};
 }
 
 }  // namespace
@@ -255,6 +255,10 @@ Status move(int at, const std::string& from, const std::string& to, Replace repl
     if (errno != EINVAL && errno != ENOSYS) return Status::from_errno("rename");
   }
   return ::renameat(at, from.c_str(), at, to.c_str()) == 0 ? Status::success() : Status::from_errno("rename");
+}
+
+Status remove_directory(int at, const std::string& path) {
+  return ::unlinkat(at, path.c_str(), AT_REMOVEDIR) == 0 ? Status::success() : Status::from_errno("rmdir");
 }
 
 Status remove(int at, const std::string& path) {

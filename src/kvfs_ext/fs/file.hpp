@@ -59,6 +59,7 @@ struct Entry {
   dev_t device = 0;
   ino_t inode = 0;
   std::uint64_t modified_ns = 0;
+  std::uint64_t disk_bytes = 0;  // that it takes
 };
 
 // Blocking, any thread. ENOENT is no failure here: the entry is kAbsent.
@@ -104,5 +105,7 @@ Status move(int at, const std::string& from, const std::string& to, Replace repl
 
 // Remove `path`; what is gone already counts as removed.
 Status remove(int at, const std::string& path);
+// Remove the directory `path`. ENOTEMPTY where something is in it.
+Status remove_directory(int at, const std::string& path);
 
 }  // namespace kvfs::fs

@@ -161,4 +161,12 @@ void Ownership::release() {
   unlock();
 }
 
+bool is_unused(int directory) {
+  const Fd file(::openat(directory, kName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.valid() || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  const bool unused = !anybody_shares(file);
+  (void)::flock(file.get(), LOCK_UN);
+  return unused;
+}
+
 }  // namespace kvfs::fs

@@ -60,4 +60,8 @@ class Ownership {
   std::atomic<std::int64_t> confirmed_ms_{0};
 };
 
+// Whether no engine has the directory open, as far as its lock file can tell; false where it has none,
+// because others than kvfs take no lock.
+[[nodiscard]] bool is_unused(int directory);
+
 }  // namespace kvfs::fs

@@ -53,6 +53,10 @@ Status Engine::open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr
   if (!sealing.ok()) return sealing;
   std::unique_ptr<Engine> opened(new Engine(std::move(options), buffer, uring, std::move(context)));
   opened->lookups_.open();
+  if (opened->space_.enabled()) {
+    const Status joined = opened->space_.open(opened->options_.space_root, opened->options_.modes);
+    if (!joined.ok()) return joined;
+  }
   try {
     opened->start_threads();
   } catch (const std::system_error& error) {
@@ -71,6 +75,8 @@ Engine::Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_
       uring_status_(uring_status),
       context_(std::move(context)),
       lookups_(context_->directory, context_->ownership, {options_.negative_ttl_s, buffer_.chunk_size_bytes}),
+      space_(options_.limits, buffer_.chunk_size_bytes),
+      evictor_(*context_, lookups_, space_),
       queue_(queue_limits()) {
   if (uring_status_.ok()) (void)fs::Ring::create(1, ring_memory(), nullptr, donor_);
 }
@@ -82,6 +88,7 @@ void Engine::start_threads() {
     name_thread(threads_.back(), "kvfs-io-" + std::to_string(i));
   }
   lookups_.start();
+  evictor_.start();
 }
 
 Engine::~Engine() { close(); }
@@ -115,17 +122,19 @@ bool Engine::submit(std::int64_t job_id, JobKind kind, PackedKeys keys, std::vec
   job->last_key_use = lookups_.take_uses(ops);
   for (std::size_t op = 0; kind == JobKind::kLoad && op < ops; ++op)
     lookups_.load_submitted(job->keys.at(op), job->use_of(op));
+  const bool paused = kind == JobKind::kStore && ops > 0 && !pause_.admits();
   bool wake_up = false;
   {
     const std::lock_guard lock(mutex_);
     if (stop_) return false;
     ++inflight_jobs_;
-    const std::size_t accepted = queue_.push(job);
+    const std::size_t accepted = paused ? 0 : queue_.push(job);
     Done done;
     if (ops == 0) done.ended.push_back(job);
+    (paused ? paused_stores_ : shed_stores_) += ops - accepted;
     for (std::size_t op = accepted; op < ops; ++op) {
-      ++shed_stores_;
-      if (job->refuse_op(op, EAGAIN, "because the queue was full")) done.ended.push_back(job);
+      const char* const reason = paused ? "because the disk takes none now" : "because the queue was full";
+      if (job->refuse_op(op, EAGAIN, reason)) done.ended.push_back(job);
     }
     settle(done);
     wake_up = take_wake_up();
@@ -182,6 +191,7 @@ bool Engine::drain(std::optional<Clock::duration> timeout) {
 
 void Engine::close() {
   const std::lock_guard closing(close_mutex_);
+  evictor_.stop();
   lookups_.stop();
   {
     const std::lock_guard lock(mutex_);
@@ -217,6 +227,9 @@ EngineStats Engine::stats() {
   stats.healed_files = counters.healed_files.load();
   stats.removed_files = counters.removed_files.load();
   stats.shed_stores = shed_stores_;
+  stats.paused_stores = paused_stores_;
+  stats.evicted = evictor_.stats();
+  stats.space = space_.stats();
   stats.seals = context_->seals.enabled() ? 1 : 0;
   stats.verified_loads = context_->seals.verified_loads.load();
   stats.unverified_loads = context_->seals.unverified_loads.load();

@@ -88,6 +88,7 @@ void Engine::execute(const Claim& claim, Done& done) {
   claim.job->started();
   if (claim.job->kind == JobKind::kLookup) (void)context_->directory.restore_if_removed();
   for (std::size_t op = claim.begin; op < claim.end; ++op) {
+    if (!admit(claim, op, done)) continue;
     if (claim.job->kind == JobKind::kStore) lookups_.store_begins(claim.job->keys.at(op));
     std::string path;
     std::size_t moved = 0;
@@ -96,6 +97,13 @@ void Engine::execute(const Claim& claim, Done& done) {
     if (claim.job->asker == Asker::kCheck) lookups_.checked(claim.job->keys.at(op), status);
     finish_op(claim.job, op, status, moved, path, done);
   }
+}
+
+bool Engine::admit(const Claim& claim, std::size_t op, Done& done) {
+  if (claim.job->kind != JobKind::kStore || space_.reserve()) return true;
+  ++done.stores;
+  if (claim.job->refuse_op(op, EAGAIN, "because there is no room")) done.ended.push_back(claim.job);
+  return false;
 }
 
 Status Engine::answer_question(const Job& job, std::size_t op) {
@@ -122,6 +130,7 @@ void Engine::execute_in_window(Claim claim, layouts::FilesWindow& window, Done& 
   while (!claim.empty() || !window.empty()) {
     const bool came_with_more = !claim.empty();
     for (; !claim.empty(); ++claim.begin) {
+      if (!admit(claim, claim.begin, done)) continue;
       const std::span<std::byte> row = row_of(*claim.job, claim.begin);
       if (kind == JobKind::kStore) lookups_.store_begins(claim.job->keys.at(claim.begin));
       if (row.empty()) {
@@ -169,7 +178,15 @@ void Engine::note_end(const Job& job, std::size_t op, const Status& status) {
 void Engine::finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status,
                        std::size_t moved, const std::string& path, Done& done) {
   if (job->kind == JobKind::kLoad) ++done.loads;
-  if (job->kind == JobKind::kStore) ++done.stores;
+  if (job->kind == JobKind::kStore) {
+    ++done.stores;
+    pause_.note(status);
+    if (status.ok() && moved > 0) {
+      space_.stored();
+    } else {
+      space_.cancelled();
+    }
+  }
   note_end(*job, op, status);
   std::string place;
   if (!status.ok() && job->kind != JobKind::kLookup) {

@@ -171,6 +171,14 @@ void Lookups::checked(std::string_view key, const Status& status) {
   if (status.ok() && is_foreign(key)) ownership_.give_up();
 }
 
+void Lookups::evicted(std::string_view key) {
+  if (!index_.drop_taken(key)) return;
+  // A store has ended meanwhile: as a duplicate of the file that is gone, or after that with one of its own.
+  fs::Entry entry;
+  const Status seen = fs::inspect(directory_.at(), layouts::chunk_path(key), entry);
+  if (!seen.ok() || entry.kind == fs::Kind::kAbsent) index_.forget(key);
+}
+
 void Lookups::load_ended(std::string_view key, const Status& status) {
   if (!status.ok()) index_.forget(key);
   if (!status.ok() && !proves_absence(status)) forgot_ = true;

@@ -94,6 +94,14 @@ class Lookups {
   void load_ended(std::string_view key, const Status& status);
   void store_ended(std::string_view key, const Status& status, index::Use use);
 
+  // What KeyIndex has of these.
+  [[nodiscard]] index::Use use_of_oldest(std::size_t count) const { return index_.use_of_oldest(count); }
+  void take_oldest(index::Use newest, std::size_t count, std::vector<std::string>& keys) {
+    index_.take_oldest(newest, count, keys);
+  }
+  // The file of a key that was taken so is gone.
+  void evicted(std::string_view key);
+
   [[nodiscard]] LookupStats stats() const;
 
  private:

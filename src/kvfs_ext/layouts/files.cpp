@@ -60,6 +60,11 @@ bool is_sealed(FilesContext& context, const std::string& path) {
          Seals::is_sealed(file.fd);
 }
 
+bool make_parent(FilesContext& context, const std::string& path) {
+  const std::string parent = path.substr(0, path.find_last_of('/'));
+  return fs::make_directories(context.directory.at(), parent, context.directory.modes().directory).ok();
+}
+
 // Whether the chunk is at `path` already; a failure where no store can go.
 Status find_duplicate(FilesContext& context, const std::string& path, std::size_t size_bytes,
                       bool& is_there) {
@@ -87,7 +92,10 @@ Status publish_temporary(FilesContext& context, const std::string& temporary, co
 Status publish_nameless(FilesContext& context, const fs::File& file, const std::string& path,
                         std::size_t size_bytes, bool& is_there) {
   const int at = context.directory.at();
-  const Status published = fs::link_file(file.fd, at, path, context.publish);
+  Status published = fs::link_file(file.fd, at, path, context.publish);
+  // Its directory was empty, and removed after an eviction.
+  if (published.code == ENOENT && make_parent(context, path))
+    published = fs::link_file(file.fd, at, path, context.publish);
   if (published.code != EEXIST) return published;
   const std::string temporary = temporary_path(path);
   if (const Status linked = fs::link_file(file.fd, at, temporary, context.publish); !linked.ok())
@@ -153,6 +161,21 @@ std::string temporary_path(std::string_view path) {
   append_hex(temporary, static_cast<std::uint64_t>(::getpid()), 8);
   append_hex(temporary, counter.fetch_add(1, std::memory_order_relaxed), 8);
   return temporary += ".tmp";
+}
+
+bool remove_chunk(FilesContext& context, const std::string& path, Status& status) {
+  const int at = context.directory.at();
+  fs::Entry entry;
+  status = fs::inspect_beneath(at, path, entry);
+  if (status.ok() && entry.kind == fs::Kind::kLink) status = Status::failure(ELOOP, "unlink");
+  const bool was_there = status.ok() && entry.kind != fs::Kind::kAbsent;
+  if (status.ok()) status = fs::remove(at, path);
+  if (!status.ok()) return false;
+  for (std::string above = path; above.find('/') != std::string::npos;) {
+    above.resize(above.find_last_of('/'));
+    if (!fs::remove_directory(at, above).ok()) break;
+  }
+  return was_there;
 }
 
 std::string temporary_for(const FilesContext& context, const std::string& path) {

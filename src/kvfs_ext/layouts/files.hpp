@@ -99,6 +99,10 @@ Status begin_load(FilesContext& context, const ChunkName& chunk, std::span<std::
 Status end_load(FilesContext& context, const ChunkName& chunk, const fs::File& file,
                 std::span<std::byte> bytes, std::size_t moved);
 
+// Remove the chunk at `path`, and its directories if they are empty then; true if it was there. What is gone
+// already is no failure.
+bool remove_chunk(FilesContext& context, const std::string& path, Status& status);
+
 // Whether a chunk of `size_bytes` lies at `path`: success, ENOENT, or what is wrong with it.
 Status lookup_file(const FilesContext& context, const std::string& path, std::size_t size_bytes);
 

@@ -130,6 +130,10 @@ bool scan_files(const fs::Directory& directory, const FilesScan& scan) {
   return Scanner(scan).run(directory);
 }
 
+bool is_chunk_path(const std::string& first, const std::string& leaf, const std::string& name) {
+  return is_first_level(first) && is_leaf(leaf) && !key_of(first, leaf, name).empty();
+}
+
 std::uint64_t first_level_digest(const fs::Directory& directory) {
   fs::Listing listing;
   Fd root;

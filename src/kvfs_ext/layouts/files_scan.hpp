@@ -26,6 +26,9 @@ struct FilesScan {
 // be. Blocks for long.
 bool scan_files(const fs::Directory& directory, const FilesScan& scan);
 
+// Whether `name` in the directory `first`/`leaf` of a namespace is where some chunk lies.
+[[nodiscard]] bool is_chunk_path(const std::string& first, const std::string& leaf, const std::string& name);
+
 // Names and times of the first level's directories in a number: another one when a chunk has come into a leaf
 // that was not there before. Blocks for some milliseconds.
 [[nodiscard]] std::uint64_t first_level_digest(const fs::Directory& directory);

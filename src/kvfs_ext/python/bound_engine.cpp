@@ -68,6 +68,17 @@ layouts::Checksum checksum_named(const std::string& name) {
   throw nb::value_error(("checksum must be 'auto', 'require' or 'off', got '" + name + "'").c_str());
 }
 
+// Less than this would hold no chunk, or evict each for the next.
+void check_capacity(std::uint64_t capacity_bytes, std::size_t chunk_size_bytes) {
+  constexpr std::uint64_t kChunksMin = 4;
+  const std::uint64_t least = kChunksMin * (chunk_size_bytes + 2 * 4096);
+  if (capacity_bytes > 0 && capacity_bytes < least) {
+    throw nb::value_error(("capacity_bytes must be at least " + std::to_string(least) + " for chunks of " +
+                           std::to_string(chunk_size_bytes) + " bytes, got " + std::to_string(capacity_bytes))
+                              .c_str());
+  }
+}
+
 std::string octal(std::int64_t mode) {
   std::ostringstream text;
   text << "0o" << std::oct << mode;
@@ -105,9 +116,16 @@ BoundEngine::BoundEngine(const EngineArguments& arguments) {
   options.checksum = checksum_named(arguments.checksum);
   options.modes.file = mode_with(arguments.file_mode, 0600, "file_mode");
   options.modes.directory = mode_with(arguments.dir_mode, 0700, "dir_mode");
+  if (arguments.capacity_bytes)
+    options.limits.capacity_bytes = byte_limit(*arguments.capacity_bytes, "capacity_bytes");
+  if (arguments.min_free_bytes)
+    options.limits.min_free_bytes = byte_limit(*arguments.min_free_bytes, "min_free_bytes");
+  options.space_root =
+      arguments.space_root.is_none() ? options.base_path : path(arguments.space_root, {"space_root"});
   const std::string base = options.base_path;
   auto view = std::make_unique<BufferView>(arguments.buffer, Access::kWrite, ArgumentName{"buffer"});
   const jobs::PrimaryBuffer memory = primary_buffer(*view);
+  check_capacity(options.limits.capacity_bytes, memory.chunk_size_bytes);
   options.max_queued_store_bytes =
       arguments.max_queued_store_bytes
           ? byte_limit(*arguments.max_queued_store_bytes, "max_queued_store_bytes")
@@ -148,6 +166,13 @@ void BoundEngine::submit(std::int64_t job_id, jobs::JobKind kind, nb::bytes keys
 std::vector<jobs::Completion> BoundEngine::poll() {
   check_process();
   return engine_->poll();
+}
+
+nb::list BoundEngine::take_evicted() {
+  check_process();
+  nb::list keys;
+  for (const std::string& key : engine_->take_evicted()) keys.append(nb::bytes(key.data(), key.size()));
+  return keys;
 }
 
 bool BoundEngine::drain(std::optional<double> timeout_s) {
@@ -202,6 +227,15 @@ nb::dict BoundEngine::stats() {
   result["healed_files"] = stats.healed_files;
   result["removed_files"] = stats.removed_files;
   result["shed_stores"] = stats.shed_stores;
+  result["capacity_sheds"] = stats.space.sheds;
+  result["paused_stores"] = stats.paused_stores;
+  result["evicted_chunks"] = stats.evicted.chunks;
+  result["evicted_bytes"] = stats.evicted.bytes;
+  result["evict_failures"] = stats.evicted.failures;
+  result["used_bytes"] = stats.space.used_bytes;
+  result["free_bytes"] = stats.space.free_bytes;
+  result["space_counted"] = stats.space.counted;
+  result["reclaimed_temporaries"] = stats.lookups.reclaimed_temporaries;
   result["seals"] = stats.seals;
   result["verified_loads"] = stats.verified_loads;
   result["unverified_loads"] = stats.unverified_loads;

@@ -20,16 +20,16 @@ constexpr std::size_t kUnusedKeptMax = 65'536;
 constexpr auto kUnusedLookPeriod = std::chrono::minutes(1);
 // A sample may be a little off.
 constexpr int kRounds = 4;
+// Directories to remove before looking whether stores need room.
+constexpr std::size_t kPrunedAtOnce = 16;
+using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
 void Evictor::start() {
   if (!space_.enabled()) return;
   space_.on_scarce([this] { wake_up(); });
-  thread_ = std::thread([this] {
-    yield_to_others();
-    run();
-  });
+  thread_ = std::thread([this] { run(); });
   name_thread(thread_, "kvfs-space");
 }
 
@@ -54,9 +54,20 @@ void Evictor::run() {
     space_.removed(removed - std::exchange(removed_seen_, removed));
     space_.refresh();
     evict();
+    prune();
     std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, kPeriod, [this] { return woken_ || stop_; });
+    wake_.wait_for(lock, unpruned_.empty() ? kPeriod : Clock::duration::zero(),
+                   [this] { return woken_ || stop_; });
     woken_ = false;
+  }
+}
+
+void Evictor::prune() {
+  for (std::size_t begin = 0; !unpruned_.empty() && !stop_; ++begin) {
+    if (begin >= kPrunedAtOnce && space_.excess_bytes() > 0) return;
+    layouts::prune(context_, unpruned_.back());
+    unpruned_.pop_back();
+    space_.pruned(1);
   }
 }
 
@@ -118,18 +129,22 @@ std::uint64_t Evictor::evict_own(std::uint64_t bytes) {
     space_.removed(removed);
     left -= keys.size();
     freed += removed * cost;
+    // The room is there as soon as the slot says so.
+    space_.refresh();
   }
   return freed;
 }
 
 bool Evictor::evict_one(const std::string& key) {
   Status status;
-  const bool was_there = layouts::remove_chunk(context_, layouts::chunk_path(key), status);
+  std::string path = layouts::chunk_path(key);
+  const bool was_there = layouts::remove_chunk(context_, path, status);
   if (!status.ok()) {
     ++failures_;
     return false;
   }
   lookups_.evicted(key);
+  if (was_there) unpruned_.push_back(std::move(path));
   ++chunks_;
   bytes_ += space_.chunk_cost_bytes();
   const std::lock_guard lock(mutex_);

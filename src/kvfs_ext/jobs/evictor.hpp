@@ -50,6 +50,8 @@ class Evictor {
   void run();
   void count();
   void evict();
+  // Remove directories that evicting has left empty, until there is something more urgent.
+  void prune();
   // Each returns how many bytes it has freed.
   std::uint64_t evict_unused(std::uint64_t bytes);
   std::uint64_t evict_own(std::uint64_t bytes);
@@ -63,6 +65,8 @@ class Evictor {
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> failures_{0};
   std::uint64_t removed_seen_ = 0;  // files that loads have removed, as far as the space knows
+  // Paths of evicted chunks whose directories may be empty.
+  std::vector<std::string> unpruned_;
   // Chunks of unused namespaces, oldest last; and when to look for more.
   std::vector<layouts::UnusedChunk> unused_;
   std::chrono::steady_clock::time_point look_again_at_{};

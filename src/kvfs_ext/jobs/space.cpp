@@ -10,6 +10,7 @@ namespace {
 
 // File systems give out blocks of this many bytes, or less.
 constexpr std::int64_t kBlockBytes = 4096;
+constexpr std::int64_t kDirectoryBytes = 4096;
 constexpr std::int64_t kLeaseBytesMax = std::int64_t{64} << 20;
 constexpr std::int64_t kLeasesPerCapacity = 64;
 // Evicting begins and ends this far below the capacity, in parts of it.
@@ -18,8 +19,7 @@ constexpr std::int64_t kMarginChunks = 64;
 
 std::int64_t cost_of(std::size_t chunk_size_bytes) {
   const auto size = static_cast<std::int64_t>(chunk_size_bytes);
-  // And a directory.
-  return (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes + kBlockBytes;
+  return (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes + kDirectoryBytes;
 }
 
 std::int64_t signed_bytes(std::uint64_t bytes) {
@@ -61,7 +61,8 @@ bool Space::reserve() {
   bool granted = false;
   {
     const std::lock_guard lock(mutex_);
-    granted = stored_ + reserved_ + cost_ <= claim_ || lease();
+    granted = stored_ + reserved_ + cost_ <= claim_ || (!denied_ && lease());
+    denied_ = !granted;
     if (granted) reserved_ += cost_;
     if (!granted) ++sheds_;
     scarce = !granted || beyond(1) > 0;
@@ -117,7 +118,13 @@ void Space::cancelled() {
 void Space::removed(std::size_t chunks) {
   if (!enabled() || chunks == 0) return;
   const std::lock_guard lock(mutex_);
-  stored_ -= static_cast<std::int64_t>(chunks) * cost_;
+  stored_ -= static_cast<std::int64_t>(chunks) * (cost_ - kDirectoryBytes);
+}
+
+void Space::pruned(std::size_t directories) {
+  if (!enabled() || directories == 0) return;
+  const std::lock_guard lock(mutex_);
+  stored_ -= static_cast<std::int64_t>(directories) * kDirectoryBytes;
 }
 
 bool Space::counted() {
@@ -159,6 +166,7 @@ void Space::refresh() {
     total_ = table.total();
   });
   if (updated.ok()) claim_ = wanted;
+  denied_ = false;
 }
 
 std::uint64_t Space::beyond(std::int64_t margins) const {

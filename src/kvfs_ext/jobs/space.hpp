@@ -43,8 +43,10 @@ class Space {
   [[nodiscard]] bool reserve();
   void stored();
   void cancelled();
-  // So many chunks that were counted are gone.
+  // So many chunks that were counted are gone, or so many of the directories that they lay in; where another
+  // chunk needs one, that counts for it.
   void removed(std::size_t chunks);
+  void pruned(std::size_t directories);
 
   // Whether all that lies below the root has been counted.
   [[nodiscard]] bool counted();
@@ -85,6 +87,8 @@ class Space {
   std::int64_t total_ = 0;
   fs::Room room_;
   bool counted_ = false;
+  // The last lease was refused, so that the next would be, too, until refresh() sees room.
+  bool denied_ = false;
   std::uint64_t sheds_ = 0;
 };
 

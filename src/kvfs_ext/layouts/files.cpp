@@ -170,12 +170,11 @@ bool remove_chunk(FilesContext& context, const std::string& path, Status& status
   if (status.ok() && entry.kind == fs::Kind::kLink) status = Status::failure(ELOOP, "unlink");
   const bool was_there = status.ok() && entry.kind != fs::Kind::kAbsent;
   if (status.ok()) status = fs::remove(at, path);
-  if (!status.ok()) return false;
-  for (std::string above = path; above.find('/') != std::string::npos;) {
-    above.resize(above.find_last_of('/'));
-    if (!fs::remove_directory(at, above).ok()) break;
-  }
-  return was_there;
+  return status.ok() && was_there;
+}
+
+void prune(FilesContext& context, const std::string& path) {
+  (void)fs::remove_directory(context.directory.at(), path.substr(0, path.find_last_of('/')));
 }
 
 std::string temporary_for(const FilesContext& context, const std::string& path) {

@@ -134,12 +134,7 @@ bool remove_unused(const fs::Directory& root, const UnusedChunk& chunk, Status& 
   if (!status.ok() || entry.kind != fs::Kind::kRegular || entry.modified_ns != chunk.written_ns) return false;
   status = fs::remove(root.at(), chunk.path);
   if (!status.ok()) return false;
-  // The leaf and the first level; the namespace stays.
-  std::string above = chunk.path;
-  for (int level = 0; level < 2; ++level) {
-    above.resize(above.find_last_of('/'));
-    if (!fs::remove_directory(root.at(), above).ok()) break;
-  }
+  (void)fs::remove_directory(root.at(), chunk.path.substr(0, chunk.path.find_last_of('/')));
   return true;
 }
 

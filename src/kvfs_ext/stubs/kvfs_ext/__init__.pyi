@@ -116,7 +116,7 @@ class Completion:
 class Engine:
     """Threads that store, load and look up chunks of one namespace."""
 
-    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, max_queued_store_bytes: int | None = None, index_mode: str = 'auto', negative_ttl_s: float = 1.0, checksum: str = 'auto', file_mode: int = 0o600, dir_mode: int = 0o700) -> None:
+    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, max_queued_store_bytes: int | None = None, index_mode: str = 'auto', negative_ttl_s: float = 1.0, checksum: str = 'auto', file_mode: int = 0o600, dir_mode: int = 0o700, capacity_bytes: int | None = None, min_free_bytes: int | None = None, space_root: str | None = None) -> None:
         """
         Start the threads and pin the buffer until close().
 
@@ -137,6 +137,10 @@ class Engine:
                 others; "off" does neither.
             file_mode: Permissions of new files, whatever the umask is; at least 0o600.
             dir_mode: Permissions of new directories; at least 0o700.
+            capacity_bytes: What all files below ``space_root`` may take on disk; chunks are evicted before it is
+                reached. At least four chunks. None is no limit.
+            min_free_bytes: What is to be left free on that file system. None is no limit.
+            space_root: What the limits are for, made if it is missing; None is ``base_path``.
 
         Raises:
             TypeError: An argument of the wrong type.
@@ -186,6 +190,11 @@ class Engine:
             ValueError: The packed length is no multiple of the key size, the key size is out of range, or the
                 numbers of keys and ids differ. Nothing was enqueued.
             RuntimeError: The engine is closed, or belongs to the process that this one was forked from.
+        """
+
+    def take_evicted(self) -> list[bytes]:
+        """
+        Take the keys of chunks evicted since the last call, or the last 65,536 of them. Never blocks.
         """
 
     def lookup(self, key: bytes) -> int:

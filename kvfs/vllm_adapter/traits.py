@@ -18,7 +18,7 @@ from kvfs.vllm_adapter import weights
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import OffloadingSpec
 
-# From a tier up to the connector that has vLLM's whole configuration: seven, without a plugin's wrappers.
+# From here up to the connector that has vLLM's whole configuration there are about ten.
 _FRAMES_MAX: Final = 32
 _WHOLE: Final = "none"
 
@@ -36,7 +36,7 @@ def traits_of(offloading_spec: OffloadingSpec) -> dict[str, str]:
         readers["weights"] = lambda: _weights_by_name(offloading_spec.config.model.name)
     else:
         readers |= {
-            "weights": lambda: weights.of_model(vllm_config.model_config),
+            "weights": lambda: _weights(vllm_config),
             "draft_weights": lambda: _draft_weights(vllm_config),
             "model_dtype": lambda: str(vllm_config.model_config.dtype).removeprefix("torch."),
             "quantization": lambda: _quantization(vllm_config),
@@ -89,6 +89,10 @@ def _try(name: str, read: Callable[[], str | None]) -> str | None:
         return None
 
 
+def _weights(vllm_config: VllmConfig) -> str:
+    return weights.of_model(vllm_config.model_config, str(vllm_config.load_config.load_format))
+
+
 def _weights_by_name(model: str) -> str:
     path = Path(model)
     if not path.exists():
@@ -109,7 +113,7 @@ def _draft_weights(vllm_config: VllmConfig) -> str | None:
     # names.
     if draft is None or draft.model == vllm_config.model_config.model:
         return None
-    return weights.of_model(draft)
+    return weights.of_model(draft, str(vllm_config.load_config.load_format))
 
 
 def _quantization(vllm_config: VllmConfig) -> str:

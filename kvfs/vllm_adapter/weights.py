@@ -39,21 +39,26 @@ _SETTINGS: Final = (
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
-def of_model(model_config: ModelConfig) -> str:
-    """Return the fingerprint of what vLLM serves: "commit:...", "files:..." or "dummy".
+def of_model(model_config: ModelConfig, load_format: str) -> str:
+    """Return the fingerprint of what vLLM loads: "commit:...", "files:..." or "dummy".
 
     Blocks: reads some MiB of a local checkpoint.
+
+    Args:
+        model_config: vLLM's, of the model or of a draft.
+        load_format: From vLLM's `LoadConfig`; "dummy" makes weights up, always the same.
 
     Raises:
         OSError: A file of the checkpoint cannot be read.
         LookupError: Nothing there says which weights these are.
     """
-    if model_config.load_format == "dummy":
+    if load_format == "dummy":
         return "dummy"
     if getattr(model_config, "model_weights", ""):
         raise LookupError(f"they come from {model_config.model_weights}, which has no version")
-    if os.path.exists(model_config.model):
-        return of_files(Path(model_config.model))
+    checkpoint = Path(model_config.model)
+    if checkpoint.exists():
+        return of_files(checkpoint)
     revision = model_config.revision
     # A branch's or tag's name, with the commit that the hub or its cache gave for it.
     candidates = [getattr(revision, "resolved", None), revision]
@@ -98,7 +103,7 @@ def _weight_files(directory: Path) -> Sequence[Path]:
 
 def _fields(files: Sequence[Path], settings: Sequence[Path]) -> Iterator[bytes]:
     for path in settings:
-        yield path.name.encode()
+        yield os.fsencode(path.name)
         yield path.stat().st_size.to_bytes(8, "big")
         with path.open("rb") as file:
             yield file.read(_SETTINGS_SIZE_MAX_BYTES)
@@ -106,7 +111,7 @@ def _fields(files: Sequence[Path], settings: Sequence[Path]) -> Iterator[bytes]:
     head_size_bytes = max(_PIECE_SIZE_BYTES, min(_HEAD_SIZE_MAX_BYTES, _HEADS_SIZE_MAX_BYTES // len(files)))
     for index, path in enumerate(files):
         size_bytes = path.stat().st_size
-        yield path.name.encode()
+        yield os.fsencode(path.name)
         yield size_bytes.to_bytes(8, "big")
         if index < _SAMPLED_FILES_MAX:
             yield from _samples(path, size_bytes, pieces, head_size_bytes)

@@ -40,17 +40,16 @@ class ChunkEngine:
             config: Thread counts, limits, how to do I/O.
 
         Raises:
-            OSError: The namespace cannot be written or read, there is no room for the threads, or it is in use
+            OSError: The namespace cannot be read or written, no room for the threads, or it is in use
                 (EBUSY, with `index_mode` "owner").
             ValueError: The buffer has another shape, or the namespace belongs to another configuration or
                 holds other chunks.
         """
         with memoryview(buffer) as view:
             queued = config.max_queued_store_bytes or max(1, view.nbytes // 2)
-            # What is no primary tier the engine refuses below; nothing is recorded of it.
-            usable = view.ndim == 2 and view.itemsize == 1 and view.c_contiguous and not view.readonly
-            chunk_size_bytes = view.shape[1] if usable and view.nbytes else 0
+            chunk_size_bytes = identity.chunk_size_of(view)
         namespace.write_config()
+        # What is no primary tier the engine refuses below; nothing is recorded of it.
         record = identity.settle(namespace, chunk_size_bytes) if chunk_size_bytes else {}
         self.namespace = namespace
         self._max_queued_store_bytes = queued

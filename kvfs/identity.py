@@ -66,6 +66,14 @@ def settle(namespace: Namespace, chunk_size_bytes: int) -> Mapping[str, object]:
     return found
 
 
+def chunk_size_of(view: memoryview) -> int:
+    """Return how many bytes a row of a primary tier has, 0 if `view` is none."""
+    match view.shape:
+        case (_, size) if view.itemsize == 1 and view.c_contiguous and not view.readonly and view.nbytes:
+            return size
+    return 0
+
+
 def parse(content: bytes) -> dict[str, object]:
     """Return the fields of a `kvfs.json`, those of a newer kvfs too.
 
@@ -75,7 +83,7 @@ def parse(content: bytes) -> dict[str, object]:
     try:
         record = json.loads(content.decode(), parse_constant=_no_number, object_pairs_hook=_unique)
         if not isinstance(record, dict):
-            raise ValueError(f"a {type(record).__name__} instead of an object")
+            raise ValueError(f"a {type(record).__name__} instead of an object")  # noqa: TRY004 - a bad content
         _check_types(record)
         # What cannot be written cannot be kept.
         _serialized(record)
@@ -111,8 +119,8 @@ def _read(path: str) -> dict[str, object] | None:
         code = error.errno or errno.EIO
         raise OSError(
             code,
-            f"cannot read what the kvfs namespace holds ({error.strerror or error}); it must be a regular file "
-            "that this user can read: put that right, or use another root_dir",
+            f"cannot read what the kvfs namespace holds ({error.strerror or error}); it must be a regular "
+            "file that this user can read: put that right, or use another root_dir",
             path,
         ) from error
     if content is None:
@@ -121,9 +129,9 @@ def _read(path: str) -> dict[str, object] | None:
         return parse(content)
     except ValueError as error:
         raise ValueError(
-            f"{path} is damaged ({error}), so kvfs cannot tell what the chunks there are; use another root_dir "
-            "or remove the namespace. If its chunks are certainly those of this configuration, remove only "
-            "that file, and kvfs writes it again."
+            f"{path} is damaged ({error}), so kvfs cannot tell what the chunks there are; use another "
+            "root_dir or remove the namespace. If its chunks are certainly those of this configuration, "
+            "remove only that file, and kvfs writes it again."
         ) from error
 
 
@@ -141,7 +149,9 @@ def _publish(path: str, wanted: dict[str, object]) -> dict[str, object]:
     return found
 
 
-def _add(path: str, found: dict[str, object], news: Mapping[str, object], *, alone: bool) -> dict[str, object]:
+def _add(
+    path: str, found: dict[str, object], news: Mapping[str, object], *, alone: bool
+) -> dict[str, object]:
     """Record what nobody had known of the namespace; all later engines compare with it."""
     merged = {**found, **news}
     content = _serialized(merged)
@@ -168,7 +178,7 @@ def _add(path: str, found: dict[str, object], news: Mapping[str, object], *, alo
 
 
 def _compare(namespace: Namespace, found: Mapping[str, object], wanted: Mapping[str, object]) -> None:
-    """Refuse a namespace that says something else of one of our fields; what it does not say is no difference."""
+    """Refuse a namespace that says something else of one of our fields; saying nothing is no difference."""
     differences = [
         f"{name}: {found[name]!r:.80} there, {here!r:.80} here"
         for name, here in wanted.items()
@@ -193,8 +203,8 @@ def _warn_or_raise(path: str, error: OSError) -> None:
             code, f"cannot record what the kvfs namespace holds ({error.strerror or error})", path
         ) from error
     _logger.warning(
-        "kvfs cannot write %s (%s); chunks are loaded all the same, but an engine with other ones will not be "
-        "told from this one there",
+        "kvfs cannot write %s (%s); chunks are loaded all the same, but an engine with other ones will not "
+        "be told from this one there",
         path,
         error.strerror or error,
     )

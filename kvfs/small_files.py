@@ -1,7 +1,7 @@
 """Small files that processes share: read whole or refused, written whole or not at all."""
 
 # Descriptors, flags and modes: the system's own calls.
-# ruff: noqa: PTH105, PTH107, PTH108, PTH118, PTH208
+# ruff: noqa: PTH105, PTH108, PTH118, PTH208
 
 from __future__ import annotations
 

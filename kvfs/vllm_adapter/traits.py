@@ -30,7 +30,9 @@ def traits_of(offloading_spec: OffloadingSpec) -> dict[str, str]:
 
     Blocks: reads some MiB of a local checkpoint. Never raises: what cannot be had is missing.
     """
-    readers: dict[str, Callable[[], str | None]] = {"kv_cache_layout": lambda: _kv_cache_layout(offloading_spec)}
+    readers: dict[str, Callable[[], str | None]] = {
+        "kv_cache_layout": lambda: _kv_cache_layout(offloading_spec)
+    }
     vllm_config = find_vllm_config(offloading_spec)
     if vllm_config is None:
         readers["weights"] = lambda: _weights_by_name(offloading_spec.config.model.name)
@@ -109,8 +111,7 @@ def _kv_cache_layout(offloading_spec: OffloadingSpec) -> str | None:
 def _draft_weights(vllm_config: VllmConfig) -> str | None:
     speculative = vllm_config.speculative_config
     draft = None if speculative is None else speculative.draft_model_config
-    # Without layers of its own in the cache a draft has no part in the bytes; with them, vLLM's digest has their
-    # names.
+    # Only a draft with layers of its own in the cache has a part in the bytes; vLLM's digest has their names.
     if draft is None or draft.model == vllm_config.model_config.model:
         return None
     return weights.of_model(draft, str(vllm_config.load_config.load_format))
@@ -129,13 +130,13 @@ def _hf_overrides(vllm_config: VllmConfig) -> str | None:
     if not overrides:
         return _WHOLE
     if not isinstance(overrides, Mapping):
-        raise LookupError("a function makes them")
+        raise LookupError("a function makes them")  # noqa: TRY004 - no mistake, just not known
     canonical = json.dumps(overrides, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:40]
 
 
 def _rotary_embedding(vllm_config: VllmConfig) -> str | None:
-    """Tell which of its two sets of factors a LongRoPE model uses: the longest context decides for all keys."""
+    """Tell which factors a LongRoPE model uses: the longest possible context decides for all keys."""
     config = vllm_config.model_config.hf_text_config
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     if parameters.get("rope_type", parameters.get("type")) != "longrope":

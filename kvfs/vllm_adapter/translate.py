@@ -24,8 +24,8 @@ _logger = logging.getLogger("kvfs")
 def namespace_of(root_dir: str, offloading_spec: OffloadingSpec) -> Namespace:
     """Return the namespace that vLLM's `fs` tier would use for this spec.
 
-    The fields come from vLLM's own mapper, so that a release that adds one separates both tiers alike. Blocks:
-    its traits are read from a local checkpoint.
+    The fields come from vLLM's own mapper, so that a release that adds one separates both tiers alike.
+    Blocks: its traits are read from a local checkpoint.
     """
     mapper = FileMapper.from_offloading_spec(
         root_dir=root_dir,

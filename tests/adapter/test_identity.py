@@ -26,10 +26,11 @@ import os, pickle, sys
 from pathlib import Path
 
 import vllm_parts
-from tiny_model import CONFIG, make_config
+from tiny_model import CONFIG
+from vllm.config import ModelConfig
 import json
 
-from kvfs.vllm_adapter import traits, weights
+from kvfs.vllm_adapter import weights
 
 repository = Path(os.environ["HF_HOME"], "hub", "models--org--tiny")
 (repository / "refs").mkdir(parents=True)
@@ -39,10 +40,10 @@ for reference, commit in {"main": "a" * 40, "v2": "b" * 40}.items():
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text(json.dumps(CONFIG))
 for revision in (None, "main", "v2", "b" * 40):
-    config = make_config(Path("org/tiny"), Path("/nonexistent"), revision=revision)
+    config = ModelConfig("org/tiny", revision=revision, skip_tokenizer_init=True)
     # As it comes into the process of the engine core.
     config = pickle.loads(pickle.dumps(config))
-    print(weights.of_model(config.model_config, "auto"))
+    print(weights.of_model(config, "auto"))
 """
 
 
@@ -109,11 +110,13 @@ def quantise(config: Any) -> None:
         pytest.param({"layout": "BLHNC"}, "kv_cache_layout: 'LBHNC' there, 'BLHNC' here", id="layout"),
         pytest.param({"load_format": "dummy"}, "weights: 'files:.*' there, 'dummy' here", id="dummy-weights"),
         pytest.param(
-            {"hf_overrides": {"rms_norm_eps": 0.5}}, "hf_overrides: 'none' there, '[0-9a-f]{40}' here", id="config"
+            {"hf_overrides": {"rms_norm_eps": 0.5}},
+            "hf_overrides: 'none' there, '[0-9a-f]{40}' here",
+            id="config",
         ),
         pytest.param({"change": quantise}, "quantization: 'none' there, 'fp8' here", id="quantization"),
         pytest.param(
-            {"cache": {"num_kv_heads": 4}}, "chunk_size_bytes: 16384 there, 32768 here", id="chunk-size"
+            {"cache": {"head_size": 64}}, "chunk_size_bytes: 16384 there, 32768 here", id="chunk-size"
         ),
     ],
 )
@@ -128,7 +131,9 @@ def test_what_vllms_digest_leaves_out_is_refused_with_the_field(
 def test_other_weights_under_the_same_path_are_refused(start: Start, checkpoint: Path) -> None:
     start()
     write_checkpoint(checkpoint, seed=2)
-    with pytest.raises(ValueError, match=r"other chunks .weights: 'files:\w+' there, 'files:\w+' here\); use an"):
+    with pytest.raises(
+        ValueError, match=r"other chunks .weights: 'files:\w+' there, 'files:\w+' here\); use an"
+    ):
         start()
 
 
@@ -188,9 +193,7 @@ def test_field_of_the_specs_configuration_is_another_namespace(
 ) -> None:
     spec = make_spec()
     changed = TieringOffloadingSpec(dataclasses.replace(spec.config, **change(spec.config)))
-    one, same, other = (
-        translate.namespace_of(str(tmp_path), each) for each in (spec, make_spec(), changed)
-    )
+    one, same, other = (translate.namespace_of(str(tmp_path), each) for each in (spec, make_spec(), changed))
     assert one.config_dir == same.config_dir != other.config_dir
 
 
@@ -270,5 +273,7 @@ def test_weights_that_cannot_be_told_are_one_warning_and_unknown(
     namespace = tier.manager._engine.namespace
     assert "weights" not in namespace.traits
     assert json.loads(Path(namespace.identity_path).read_bytes())["weights"] is None
-    (warning,) = [record.getMessage() for record in caplog.records if "cannot tell the weights" in record.message]
+    (warning,) = [
+        record.getMessage() for record in caplog.records if "cannot tell the weights" in record.message
+    ]
     assert "is not checked" in warning

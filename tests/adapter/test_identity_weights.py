@@ -31,7 +31,9 @@ def checkpoint(tmp_path: Path) -> Path:
     return write_files(tmp_path / "a", sizes)
 
 
-def test_fingerprint_is_the_same_for_a_copy_elsewhere_of_another_age(checkpoint: Path, tmp_path: Path) -> None:
+def test_fingerprint_is_the_same_for_a_copy_elsewhere_of_another_age(
+    checkpoint: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "elsewhere" / "b"
     shutil.copytree(checkpoint, copy)
     for path in copy.iterdir():
@@ -113,7 +115,9 @@ def bytes_read() -> int:
 
 
 @pytest.mark.parametrize(
-    ("count", "size"), [(1, 1 << 40), (30, 10 << 30), (200, 1 << 30), (3000, MIB)], ids=lambda value: str(value)
+    ("count", "size"),
+    [(1, 1 << 40), (30, 10 << 30), (200, 1 << 30), (3000, MIB)],
+    ids=str,
 )
 def test_fingerprint_of_a_huge_checkpoint_reads_a_few_mib(tmp_path: Path, count: int, size: int) -> None:
     for index in range(count):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,12 @@ from typing import Any
 import vllm_parts  # noqa: F401
 
 # isort: split
-import torch
-from safetensors.torch import save_file
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
 
-HEAD_SIZE = 32
 BLOCK_TOKENS = 32
 NUM_BLOCKS = 8
 CONFIG = {
@@ -41,14 +39,23 @@ def write_checkpoint(directory: Path, *, seed: int = 1) -> Path:
     """Write a checkpoint whose files have the same names and sizes whatever the seed."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(CONFIG))
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {f"layer.{layer}": torch.rand(64, 64, generator=generator) for layer in range(2)}
-    save_file(tensors, directory / "model.safetensors")
+    shapes, end = {}, 0
+    for layer in range(2):
+        shapes[f"layer.{layer}"] = {"dtype": "BF16", "shape": [64, 64], "data_offsets": [end, end + 8192]}
+        end += 8192
+    header = json.dumps(shapes).encode()
+    content = len(header).to_bytes(8, "little") + header + random.Random(seed).randbytes(end)
+    (directory / "model.safetensors").write_bytes(content)
     return directory
 
 
 def make_config(
-    checkpoint: Path, root: Path, *, layout: str = "LBHNC", extra: dict[str, Any] | None = None, **options: Any
+    checkpoint: Path,
+    root: Path,
+    *,
+    layout: str = "LBHNC",
+    extra: dict[str, Any] | None = None,
+    **options: Any,
 ) -> VllmConfig:
     """Make vLLM's whole configuration with a kvfs tier, as its command line does."""
     tiers = [{"type": "kvfs", "root_dir": str(root), "n_read_threads": 1, "n_write_threads": 1}]
@@ -79,11 +86,14 @@ def make_config(
 
 
 def make_connector(
-    config: VllmConfig, *, num_kv_heads: int = 2, layers: tuple[str, ...] = ("layer.0", "layer.1")
+    config: VllmConfig, *, head_size: int = 32, layers: tuple[str, ...] = ("layer.0", "layer.1")
 ) -> OffloadingConnector:
     """Make the connector of vLLM's scheduler, with the tier in it."""
     spec = FullAttentionSpec(
-        block_size=BLOCK_TOKENS, num_kv_heads=num_kv_heads, head_size=HEAD_SIZE, dtype=config.model_config.dtype
+        block_size=BLOCK_TOKENS,
+        num_kv_heads=2,
+        head_size=head_size,
+        dtype=config.model_config.dtype,
     )
     page = spec.page_size_bytes
     tensor = KVCacheTensor(

@@ -161,8 +161,10 @@ def test_field_that_would_make_the_file_too_large_is_not_added(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     namespace = make_namespace(tmp_path, weights=WEIGHTS)
-    record = WHOLE | {"weights": None, "salt": "x" * (identity.SIZE_MAX_BYTES - 150)}
+    record = WHOLE | {"weights": None, "salt": ""}
+    record["salt"] = "x" * (identity.SIZE_MAX_BYTES - len(json.dumps(record)))
     path = put(namespace, record)
+    assert path.stat().st_size == identity.SIZE_MAX_BYTES
     identity.settle(namespace, CHUNK_SIZE_BYTES)
     assert json.loads(path.read_bytes()) == record
     assert "the file would grow too large" in warnings_in(caplog)[0]

@@ -8,18 +8,11 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from identity_parts import CHUNK_SIZE_BYTES, WEIGHTS, make_namespace, record_of
 
 from kvfs import Namespace, identity
 
 WHOLE = {"layout": "files", "layout_version": 1, "chunk_size_bytes": CHUNK_SIZE_BYTES, "weights": WEIGHTS}
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3),
-    max_leaves=10,
-)
 
 
 @pytest.fixture
@@ -37,8 +30,8 @@ def refused(namespace: Namespace, content: bytes) -> str:
     message = str(caught.value)
     assert message.startswith(f"{path} is damaged (")
     assert message.endswith(
-        "use another root_dir or remove the namespace. If its chunks are certainly those of this configuration, "
-        "remove only that file, and kvfs writes it again."
+        "use another root_dir or remove the namespace. If its chunks are certainly those of this "
+        "configuration, remove only that file, and kvfs writes it again."
     )
     return message
 
@@ -110,25 +103,6 @@ def test_other_field_of_a_wrong_type_is_a_difference(tmp_path: Path) -> None:
         identity.settle(namespace, CHUNK_SIZE_BYTES)
 
 
-@given(st.binary(max_size=300))
-def test_random_bytes_are_no_record(content: bytes) -> None:
-    with pytest.raises(ValueError, match=""):
-        identity.parse(content)
-
-
-@given(st.dictionaries(st.sampled_from([*WHOLE, "more"]), JSON_VALUES))
-def test_random_records_are_whole_or_refused(fields: dict[str, object]) -> None:
-    content = json.dumps(WHOLE | fields).encode()
-    try:
-        record = identity.parse(content)
-    except ValueError:
-        return
-    assert type(record["layout_version"]) is int
-    assert record["layout_version"] >= 1
-    assert type(record["chunk_size_bytes"]) is int or record["layout_version"] > 1
-    assert record == json.loads(content)
-
-
 @pytest.mark.parametrize("kind", ["directory", "link", "dangling-link", "fifo"])
 def test_what_is_no_regular_file_is_an_os_error_and_stays(
     namespace: Namespace, tmp_path: Path, kind: str
@@ -178,7 +152,7 @@ def test_config_json_that_is_no_json_is_written_again(
 
 def test_config_json_that_is_huge_is_an_os_error(namespace: Namespace) -> None:
     os.truncate(namespace.config_path, 1 << 30)
-    with pytest.raises(OSError, match="cannot prepare the kvfs namespace .more than 16777216 bytes"):
+    with pytest.raises(OSError, match=r"cannot prepare the kvfs namespace \(more than 16777216 bytes"):
         namespace.write_config()
 
 

@@ -173,7 +173,9 @@ def test_unwritable_namespace_is_one_warning_and_still_compared(
     assert record["chunk_size_bytes"] == CHUNK_SIZE_BYTES
     assert [path.name for path in directory.iterdir()] == ["config.json"]
     (warning,) = warnings_in(caplog)
-    assert warning.startswith(f"kvfs cannot write {namespace.identity_path} (Permission denied); chunks are loaded")
+    assert warning.startswith(
+        f"kvfs cannot write {namespace.identity_path} (Permission denied); chunks are loaded"
+    )
 
 
 @pytest.mark.parametrize("storage", ["tmpfs"], indirect=True)

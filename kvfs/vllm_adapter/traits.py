@@ -61,10 +61,12 @@ def find_vllm_config(offloading_spec: OffloadingSpec) -> VllmConfig | None:
     that builds the tier has all of it, as an argument: it is one of our callers. Whether it is the spec's
     shows in the options, which are the same object.
     """
-    frame = inspect.currentframe()
+    here = inspect.currentframe()
+    # Not our own, whose locals would keep all the others alive.
+    frame = here and here.f_back
     for _ in range(_FRAMES_MAX):
         if frame is None:
-            return None
+            break
         found = frame.f_locals.get("vllm_config")
         if isinstance(found, VllmConfig):
             transfer = found.kv_transfer_config

@@ -112,6 +112,20 @@ def test_publish_leaves_what_came_first(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_publish_without_hard_links_writes_the_whole_file_and_leaves_what_came_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "kvfs.json"
+    assert small_files.publish(str(path), b"first")
+    assert not small_files.publish(str(path), b"second")
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_what_a_killed_start_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL

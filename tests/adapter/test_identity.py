@@ -229,6 +229,7 @@ def test_draft_model_has_a_fingerprint_of_its_own(checkpoint: Path, tmp_path: Pa
     assert found != traits._weights(config)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path))

@@ -73,8 +73,9 @@ def writable_by_others(root_dir: str, base_path: str) -> str | None:
     Others are the group and everybody; a sticky directory keeps them from each other's files. Blocks. What
     cannot be looked at is passed over.
     """
-    paths = [base_path]
-    while paths[-1] not in (root_dir, root_dir.rstrip("/"), "/", ""):
+    root = os.path.normpath(root_dir)
+    paths = [os.path.normpath(base_path)]
+    while paths[-1] != root and os.path.dirname(paths[-1]) not in ("", paths[-1]):
         paths.append(os.path.dirname(paths[-1]))
     for path in reversed(paths):
         with contextlib.suppress(OSError):

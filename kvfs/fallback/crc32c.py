@@ -36,10 +36,11 @@ def byte_by_byte(data: memoryview) -> int:
 @functools.cache
 def byte_table() -> tuple[int, ...]:
     """Return what each value of the lowest byte adds to the state when that byte is shifted out."""
-    return tuple(functools.reduce(_shift_bit, range(8), value) for value in range(256))
+    return tuple(functools.reduce(shift_bit, range(8), value) for value in range(256))
 
 
-def _shift_bit(state: int, _: int) -> int:
+def shift_bit(state: int, _: int = 0) -> int:
+    """Return the state after one zero bit."""
     return (state >> 1) ^ (POLYNOMIAL if state & 1 else 0)
 
 

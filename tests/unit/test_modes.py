@@ -37,13 +37,12 @@ def _mode(path: Path) -> int:
 
 
 @UMASKS
-@pytest.mark.parametrize("io_engine", ["auto", "psync"])
 @pytest.mark.parametrize(
-    ("file_mode", "dir_mode"),
-    [(0o600, 0o700), (0o640, 0o750), (0o666, 0o777), (0o777, 0o701)],
-    ids=["default", "group", "all", "odd"],
+    ("io_engine", "chunk_size_bytes"), [("auto", 4096), ("auto", 262_144), ("psync", 4096)]
 )
-@pytest.mark.parametrize("chunk_size_bytes", [4096, 262_144])
+@pytest.mark.parametrize(
+    ("file_mode", "dir_mode"), [(0o640, 0o750), (0o666, 0o777), (0o777, 0o701)], ids=["group", "all", "odd"]
+)
 def test_store_makes_exactly_these_modes(
     start_rig: StartRig,
     storage: Path,

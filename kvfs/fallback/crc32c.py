@@ -20,8 +20,11 @@ def checksum(data: memoryview) -> int:
 
 
 def prepare() -> None:
-    """Choose how to compute, which imports NumPy, and warn where there is none."""
-    _implementation()
+    """Choose how to compute, which imports NumPy and makes tables, and warn where there is none. Blocks.
+
+    Not for a thread of the engine: the process may fork at any time, which leaves an import half done.
+    """
+    checksum(memoryview(bytes(1)))
 
 
 def byte_by_byte(data: memoryview) -> int:
@@ -47,7 +50,7 @@ def shift_bit(state: int, _: int = 0) -> int:
 @functools.cache
 def _implementation() -> Callable[[memoryview], int]:
     try:
-        # Not at the top: kvfs needs no NumPy, and nobody else waits for its import.
+        # Not at the top: kvfs needs no NumPy, whose import takes a moment and starts threads.
         from kvfs.fallback import crc32c_numpy  # noqa: PLC0415
     except ImportError:
         _logger.warning(

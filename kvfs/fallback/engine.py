@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from kvfs.fallback import crc32c
 from kvfs.fallback.checks import (
     check_bool,
     check_byte_limit,
@@ -106,15 +107,18 @@ class Engine:
         check_index_mode(index_mode)
         ttl_s = check_seconds("negative_ttl_s", negative_ttl_s)
         check_checksum(checksum)
-        modes = check_mode("file_mode", file_mode, FILE_MODE), check_mode("dir_mode", dir_mode, DIR_MODE)
+        new_file_mode = check_mode("file_mode", file_mode, FILE_MODE)
+        new_dir_mode = check_mode("dir_mode", dir_mode, DIR_MODE)
         check_io_engine(io_engine, base_path)
-        make_directories(base_path, modes[1])
+        make_directories(base_path, new_dir_mode)
         # What lies there may be no directory.
         os.close(os.open(base_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        chunks = Chunks(base_path, Seals(base_path, checksum), *modes)
+        chunks = Chunks(base_path, Seals(base_path, checksum), new_file_mode, new_dir_mode)
         core = Core(chunks, buffer, n_threads, use_o_direct, limits, index_mode, ttl_s)
         self._core = core
         self._finalizer = weakref.finalize(self, core.close_dropped)
+        if chunks.seals.active:
+            crc32c.prepare()
 
     def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
         """Accept a job that stores rows of the primary tier. Does not block.

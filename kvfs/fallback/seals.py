@@ -118,9 +118,6 @@ class Seals:
                 "in; use another one, or 'auto'",
                 base_path,
             )
-        if self.active:
-            # Whatever that has to say and to compute is not for the first chunk.
-            crc32c.prepare()
 
     def of(self, key: bytes) -> Seal | None:
         """Return the seal of a key; None where nothing is sealed or verified."""

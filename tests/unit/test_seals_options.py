@@ -187,6 +187,26 @@ def test_read_only_file_system_needs_root_is_verified_and_keeps_what_is_damaged(
     assert rig.engine.lookup(keys[1]) in (MISS, RETRY)
 
 
+@pytest.mark.needs_root
+def test_start_on_a_full_file_system_needs_root_still_verifies(start_rig: StartRig, mount: Mount) -> None:
+    directory = mount("tmpfs", options="size=4m,nr_inodes=30")
+    rig = start_rig(directory, index_mode="shared")
+    chunk = rig.tier.fill(0, seed=1)
+    assert rig.store([rig.key(1)], [0]).outcomes == [0]
+    rig.engine.close()
+    with pytest.raises(OSError, match="No space left"):
+        for number in range(40):
+            (directory / f"filler {number}").touch()
+    # Not a file of the probe's own finds room.
+    full = start_rig(directory, index_mode="shared", checksum="require")
+    assert full.engine.stats()["seals"] == 1
+    assert full.load([rig.key(1)], [1]).outcomes == [0]
+    assert full.tier.row(1) == chunk
+    assert full.engine.stats()["verified_loads"] == 1
+    assert full.store([rig.key(2)], [0]).outcomes == [errno.ENOSPC]
+    assert list(directory.rglob("*.tmp")) == []
+
+
 def _start_warnings(root: Path, caplog: pytest.LogCaptureFixture, **options: object) -> list[str]:
     """Start and end an engine as vLLM's adapter does, and return its warnings."""
     namespace = Namespace(str(root), {"model_name": "model"})

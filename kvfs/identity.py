@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from kvfs import small_files
+from kvfs.permissions import FILE_MODE
 
 if TYPE_CHECKING:
     from kvfs.paths import Namespace
@@ -23,7 +24,7 @@ _NOT_WRITABLE: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.
 _logger = logging.getLogger("kvfs")
 
 
-def settle(namespace: Namespace, chunk_size_bytes: int) -> Mapping[str, object]:
+def settle(namespace: Namespace, chunk_size_bytes: int, file_mode: int = FILE_MODE) -> Mapping[str, object]:
     """Compare what this engine stores with what the namespace holds, and record what nobody has yet.
 
     The namespace's directory is there already. Blocks. Engines that start at once agree: one of them writes,
@@ -32,6 +33,7 @@ def settle(namespace: Namespace, chunk_size_bytes: int) -> Mapping[str, object]:
     Args:
         namespace: Where the chunks lie, and what is known of them.
         chunk_size_bytes: The size of each.
+        file_mode: Permissions of the file, if it is made here.
 
     Returns:
         The fields by name, as they are on disk, or as they would be where nothing can be written.
@@ -51,11 +53,11 @@ def settle(namespace: Namespace, chunk_size_bytes: int) -> Mapping[str, object]:
     with small_files.locked(namespace.config_dir) as alone:
         found = _read(path)
         if found is None:
-            found = _publish(path, wanted)
+            found = _publish(path, wanted, file_mode)
         _compare(namespace, found, wanted)
         news = {name: here for name, here in wanted.items() if here is not None and found.get(name) is None}
         if news:
-            found = _add(path, found, news, alone=alone)
+            found = _add(path, found, news, file_mode if alone else None)
     if wanted["weights"] is None and found.get("weights") is not None:
         _logger.warning(
             "%s says which weights its chunks come from (%s), but kvfs does not know those of this engine; "
@@ -135,10 +137,10 @@ def _read(path: str) -> dict[str, object] | None:
         ) from error
 
 
-def _publish(path: str, wanted: dict[str, object]) -> dict[str, object]:
+def _publish(path: str, wanted: dict[str, object], file_mode: int) -> dict[str, object]:
     """Write the file if nobody has; return what it says."""
     try:
-        if small_files.publish(path, _serialized(wanted)):
+        if small_files.publish(path, _serialized(wanted), file_mode):
             return wanted
     except OSError as error:
         _warn_or_raise(path, error)
@@ -150,22 +152,25 @@ def _publish(path: str, wanted: dict[str, object]) -> dict[str, object]:
 
 
 def _add(
-    path: str, found: dict[str, object], news: Mapping[str, object], *, alone: bool
+    path: str, found: dict[str, object], news: Mapping[str, object], file_mode: int | None
 ) -> dict[str, object]:
-    """Record what nobody had known of the namespace; all later engines compare with it."""
+    """Record what nobody had known of the namespace; all later engines compare with it.
+
+    Without a `file_mode` the directory is not locked, and nothing can be added.
+    """
     merged = {**found, **news}
     content = _serialized(merged)
-    if not alone or len(content) > SIZE_MAX_BYTES:
+    if file_mode is None or len(content) > SIZE_MAX_BYTES:
         # Two engines might each replace what the other had added.
         _logger.warning(
             "%s does not say %s, and kvfs cannot add it (%s); a change of it will not be noticed there",
             path,
             _listed(news),
-            "the file system does not lock directories" if not alone else "the file would grow too large",
+            "the file would grow too large" if file_mode else "the file system does not lock directories",
         )
         return merged
     try:
-        small_files.replace(path, content)
+        small_files.replace(path, content, file_mode)
     except OSError as error:
         _warn_or_raise(path, error)
     else:

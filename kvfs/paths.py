@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvfs import small_files
+from kvfs.permissions import DIR_MODE, FILE_MODE, make_directory
 
 GROUP_INDEX_BYTES: Final = 4
 _DIGEST_DIGITS: Final = 12
-_DIRECTORY_MODE: Final = 0o700
 # Names of layers make up most of it; no model comes near.
 _CONFIG_SIZE_MAX_BYTES: Final = 16 << 20
 
@@ -75,17 +75,21 @@ class Namespace:
         group = int.from_bytes(key[-GROUP_INDEX_BYTES:], "big")
         return f"{self.base_path}/{digits[:3]}/{digits[3:5]}_g{group}/{digits}.bin"
 
-    def write_config(self) -> None:
+    def write_config(self, file_mode: int = FILE_MODE, dir_mode: int = DIR_MODE) -> None:
         """Make the namespace's directory and its `config.json`, whole or not at all. Blocks.
 
         A file that cannot be read as JSON (a writer died half-way) is written again.
+
+        Args:
+            file_mode: Mode of the file, if it is made.
+            dir_mode: Mode of the directories that are made.
 
         Raises:
             OSError: The directory or the file cannot be made; the message says what to change.
             ValueError: The file is there and describes another configuration.
         """
         try:
-            make_directories(self.config_dir)
+            make_directories(self.config_dir, dir_mode)
             with small_files.locked(self.config_dir):
                 found = self._read_config()
                 if found == dict(self.fields):
@@ -98,7 +102,7 @@ class Namespace:
                     )
                 # As vLLM writes it.
                 text = json.dumps(dict(self.fields), indent=2, sort_keys=True)
-                small_files.replace(self.config_path, text.encode())
+                small_files.replace(self.config_path, text.encode(), file_mode)
         except OSError as error:
             code = error.errno or errno.EIO
             raise OSError(
@@ -120,24 +124,24 @@ class Namespace:
             return None
 
 
-def make_directories(path: str) -> None:
-    """Make a directory and its missing parents, all of them for the owner alone. Blocks.
+def make_directories(path: str, mode: int = DIR_MODE) -> None:
+    """Make a directory and its missing parents, all of them with exactly this mode. Blocks.
 
     Raises:
         OSError: One of them cannot be made.
     """
     # Not os.makedirs(): it gives the mode to the last one only.
     try:
-        os.mkdir(path, _DIRECTORY_MODE)
+        make_directory(path, mode)
     except FileExistsError:
         return
     except FileNotFoundError:
         parent = os.path.dirname(path)
         if parent in ("", path):
             raise
-        make_directories(parent)
+        make_directories(parent, mode)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, _DIRECTORY_MODE)
+            make_directory(path, mode)
 
 
 def _difference(found: object, wanted: Mapping[str, object]) -> str:

@@ -16,7 +16,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-_FILE_MODE: Final = 0o600
+from kvfs.permissions import FILE_MODE, set_file_mode
+
 _LOCK_TIMEOUT_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.01
 _TEMPORARY: Final = re.compile(r"(?:config|kvfs)\.json_[0-9a-f]{32}\.tmp")
@@ -55,7 +56,7 @@ def read(path: str, size_max_bytes: int) -> bytes | None:
         os.close(fd)
 
 
-def publish(path: str, content: bytes) -> bool:
+def publish(path: str, content: bytes, mode: int = FILE_MODE) -> bool:
     """Write a file under a name that nothing has; False when something has it, which stays. Blocks.
 
     Where a file system has no hard links, only the directory's lock keeps two writers apart.
@@ -63,7 +64,7 @@ def publish(path: str, content: bytes) -> bool:
     Raises:
         OSError: The file cannot be written.
     """
-    with _temporary(path, content) as temporary:
+    with _temporary(path, content, mode) as temporary:
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -77,13 +78,13 @@ def publish(path: str, content: bytes) -> bool:
         return True
 
 
-def replace(path: str, content: bytes) -> None:
+def replace(path: str, content: bytes, mode: int = FILE_MODE) -> None:
     """Write a file in the place of what has its name, which no reader misses meanwhile. Blocks.
 
     Raises:
         OSError: The file cannot be written.
     """
-    with _temporary(path, content) as temporary:
+    with _temporary(path, content, mode) as temporary:
         os.replace(temporary, path)
 
 
@@ -138,14 +139,15 @@ def _reclaim(directory: str) -> None:
 
 
 @contextlib.contextmanager
-def _temporary(path: str, content: bytes) -> Iterator[str]:
+def _temporary(path: str, content: bytes, mode: int) -> Iterator[str]:
     """Write a file beside `path` and yield its name; it is gone afterwards unless it got another one."""
     # From the kernel each time: a seed in memory would be copied by fork().
     temporary = f"{path}_{secrets.token_hex(16)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(temporary, flags, _FILE_MODE)
+    fd = os.open(temporary, flags, mode)
     try:
         try:
+            set_file_mode(fd, mode)
             while content:
                 content = content[os.write(fd, content) :]
             _sync(fd)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from file_systems import Mounts
 from fuse_mount import FuseMount
+from rig import Rig
 
 from kvfs.jobs import IoBackend
 
@@ -49,6 +50,13 @@ def test_short_counts_move_every_byte(
     assert (loaded.outcomes, loaded.bytes_moved) == ([0] * COUNT, COUNT * size_bytes)
     assert [rig.tier.row(row) for row in range(COUNT, 2 * COUNT)] == chunks
     assert rig.engine.stats()["removed_files"] == 0
+
+
+def test_io_uring_is_not_used_on_fuse(io: IoBackend, start_rig: StartRig, fuse_place: Path) -> None:
+    # Through a ring the kernel read on at the same place after a short read, and said that all was well.
+    assert start_rig(fuse_place).engine.io_engine in ("psync", "python")
+    with pytest.raises(OSError, match=r"uring"):
+        Rig(io, fuse_place, io_engine="uring")
 
 
 @DIRECT

@@ -22,8 +22,8 @@ from typing import Final
 from fuse_mount import FuseMount
 
 MIB: Final = 1 << 20
-# What mkfs accepts at least; an image is a sparse file, so that only what is written costs room.
-IMAGE_SIZE_BYTES_MIN: Final = {"ext4": 8 * MIB, "xfs": 300 * MIB, "btrfs": 112 * MIB}
+# As small as tests need or mkfs takes; an image is a sparse file, so that only what is written costs room.
+SIZE_BYTES_MIN: Final = {"ext4": 32 * MIB, "xfs": 300 * MIB, "btrfs": 112 * MIB, "tmpfs": 32 * MIB}
 ALL: Final = ("ext4", "xfs", "btrfs", "tmpfs", "overlay", "fuse")
 # Those with a device of 4 KiB sectors below them.
 LARGE_SECTORS: Final = ("ext4-4k", "xfs-4k")
@@ -135,7 +135,7 @@ class Mounts:
         self._made = 0
 
     def make(self, kind: str, size_bytes: int = 0, options: str = "", mkfs: Sequence[str] = ()) -> Disk:
-        """Make and mount a file system of at least this size, or of the smallest that there is.
+        """Make and mount a file system of at least this size.
 
         Args:
             kind: One of `ALL`, or of `LARGE_SECTORS`.
@@ -148,7 +148,7 @@ class Mounts:
         """
         match kind:
             case "tmpfs":
-                size = f"size={max(size_bytes, 8 * MIB)}"
+                size = f"size={max(size_bytes, SIZE_BYTES_MIN[kind])}"
                 directory = self._mount("tmpfs", "none", f"{size},{options}" if options else size)
                 return Disk(kind, directory, directory)
             case "overlay":
@@ -183,7 +183,7 @@ class Mounts:
     def _image(self, name: str, size_bytes: int) -> Path:
         image = self._new_directory() / f"{name}.image"
         with image.open("wb") as file:
-            file.truncate(max(size_bytes, IMAGE_SIZE_BYTES_MIN[name]))
+            file.truncate(max(size_bytes, SIZE_BYTES_MIN[name]))
         return image
 
     def _mount(self, name: str, source: str, options: str) -> Path:

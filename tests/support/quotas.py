@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from file_systems import MIB, Disk, Mounts, enter_namespace, run
+from file_systems import Disk, Mounts, enter_namespace, run
 
 # Whom a quota of a user binds: not root, which has CAP_SYS_RESOURCE on most machines.
 NOBODY: Final = 65534
@@ -97,7 +97,7 @@ def make(mounts: Mounts, kind: QuotaKind) -> Quota:
     Raises:
         OSError: This kernel has none.
     """
-    disk = mounts.make(kind.disk, 16 * MIB, options=kind.options, mkfs=kind.mkfs)
+    disk = mounts.make(kind.disk, options=kind.options, mkfs=kind.mkfs)
     directory = disk.directory / "bounded"
     if kind.disk == "btrfs":
         run("btrfs", "quota", "enable", disk.directory)

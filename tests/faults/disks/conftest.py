@@ -26,15 +26,11 @@ Make = Callable[[str], Disk]
 _HERE = Path(__file__).parent
 
 
-def _id(kind: str) -> str:
-    return f"{kind}-needs_root"
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run quota tests for each kind that this kernel has; the summary names those that it has not."""
     if "quota" in metafunc.fixturenames:
         kinds = quotas.working()[0] if os.geteuid() == 0 else quotas.KINDS
-        metafunc.parametrize("quota", kinds, indirect=True, ids=lambda kind: _id(kind.name))
+        metafunc.parametrize("quota", kinds, indirect=True, ids=lambda kind: kind.name)
 
 
 def _about_file_systems() -> list[str]:
@@ -71,8 +67,9 @@ def io() -> IoBackend:
     return backend.load()
 
 
-@pytest.fixture(scope="session")
-def mounts() -> Iterator[Mounts]:
+# The one parameter is for the ids of all tests, which say what they need.
+@pytest.fixture(scope="session", params=["needs_root"])
+def mounts(request: pytest.FixtureRequest) -> Iterator[Mounts]:
     """Yield the maker of file systems that live as long as the run."""
     made = Mounts()
     yield made
@@ -94,7 +91,7 @@ def roomy(mounts: Mounts) -> Make:
 
 @pytest.fixture(scope="session")
 def smallest(mounts: Mounts) -> Make:
-    """Return a function that gives the smallest file system of a kind, one for the whole run."""
+    """Return a function that gives a small file system of a kind, one for the whole run."""
     disks: dict[str, Disk] = {}
 
     def get(kind: str) -> Disk:
@@ -106,7 +103,7 @@ def smallest(mounts: Mounts) -> Make:
 
 
 @pytest.fixture
-def own_mounts() -> Iterator[Mounts]:
+def own_mounts(mounts: Mounts) -> Iterator[Mounts]:
     """Yield a maker of file systems for one test alone."""
     own = Mounts()
     yield own
@@ -126,7 +123,7 @@ def start_rig(io: IoBackend, own_mounts: Mounts) -> Iterator[StartRig]:
         yield start
 
 
-@pytest.fixture(params=file_systems.ALL, ids=_id)
+@pytest.fixture(params=file_systems.ALL)
 def disk(request: pytest.FixtureRequest, roomy: Make) -> Disk:
     """Return each file system, with room."""
     return roomy(request.param)
@@ -140,9 +137,9 @@ def place(disk: Disk) -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-@pytest.fixture(params=file_systems.ALL, ids=_id)
+@pytest.fixture(params=file_systems.ALL)
 def small(request: pytest.FixtureRequest, smallest: Make, start_rig: StartRig) -> Iterator[Disk]:
-    """Yield each file system as small as it can be; emptied and writable again before engines close."""
+    """Yield each file system small; emptied and writable again before engines close."""
     disk = smallest(request.param)
     yield disk
     disk.remount("rw")
@@ -151,7 +148,7 @@ def small(request: pytest.FixtureRequest, smallest: Make, start_rig: StartRig) -
         shutil.rmtree(directory)
 
 
-@pytest.fixture(params=["fuse"], ids=_id)
+@pytest.fixture(params=["fuse"])
 def fuse_place(request: pytest.FixtureRequest, roomy: Make, start_rig: StartRig) -> Iterator[Path]:
     """Yield an empty directory on the FUSE file system, which behaves again before engines close."""
     disk = roomy(request.param)

@@ -122,6 +122,7 @@ def test_overlay_chunks_of_the_lower_layer_are_served_and_bad_ones_healed(
     rig = start_rig(
         own_mounts.overlay(base).directory / "namespace", num_chunks=2, chunk_size_bytes=SIZE_BYTES
     )
+    assert rig.tier.fill(0, seed=1) == chunk
     assert rig.load([keys[0], keys[1]], [1, 1]).outcomes == [0, errno.EBADMSG]
     assert [rig.path(key).exists() for key in keys] == [True, False, True, True]
     assert rig.store(keys, [0] * 4).outcomes == [0] * 4

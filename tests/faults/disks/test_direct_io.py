@@ -25,9 +25,7 @@ OFFSETS = [0, 1, 512]
 REFUSED = {"open": ("open", "create"), "transfer": ("read", "write")}
 
 
-@pytest.fixture(
-    params=[*file_systems.ALL, *file_systems.LARGE_SECTORS], ids=lambda kind: f"{kind}-needs_root"
-)
+@pytest.fixture(params=[*file_systems.ALL, *file_systems.LARGE_SECTORS])
 def direct_place(request: pytest.FixtureRequest, roomy: Make) -> Path:
     """Return an empty directory on each file system, those on sectors of 4 KiB among them."""
     return roomy(request.param).fresh()

@@ -128,6 +128,7 @@ def test_write_of_no_bytes_fails_the_store_with_eio(
     assert rig.store(keys, [0] * 3).outcomes == [0] * 3
 
 
+@pytest.mark.slow
 def test_chunk_above_2_gib_round_trips(start_rig: StartRig, own_mounts: Mounts) -> None:
     # One system call moves at most 2,147,479,552 bytes on Linux.
     size_bytes = (2 << 30) + 4096

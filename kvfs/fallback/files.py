@@ -103,7 +103,9 @@ def load(path: str, chunk: memoryview, *, direct: bool, report: OpReport) -> Non
             report.removed = _remove_truncated(path, status)
         raise OSError(problem, _describe(problem, status, len(chunk)), path)
     finally:
-        os.close(fd)
+        # Nothing was written: what close() says is no failure of the load.
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
 def lookup(path: str, chunk_size_bytes: int) -> int:

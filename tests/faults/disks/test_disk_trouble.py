@@ -158,6 +158,19 @@ def test_refused_once_anywhere_in_a_store_fails_that_key_alone(
     _check_after_failures(rig, keys, [0] * 6, chunk)
 
 
+def test_close_that_fails_after_a_load_fails_nothing(
+    start_rig: StartRig, fuse_place: Path, fuse: FuseMount
+) -> None:
+    rig = start_rig(fuse_place, num_chunks=2, chunk_size_bytes=SIZE_BYTES)
+    chunk = rig.tier.fill(0, seed=1)
+    assert rig.store([rig.key(1)], [0]).outcomes == [0]
+    fuse.rule("fail", "flush", code=errno.EIO)
+    assert rig.load([rig.key(1)], [1]).outcomes == [0]
+    assert rig.tier.row(1) == chunk
+    # Nor does it keep the engine, whose lock is on a file there, from closing.
+    rig.engine.close()
+
+
 def test_temporary_that_cannot_be_removed_changes_no_outcome(
     start_rig: StartRig, fuse_place: Path, fuse: FuseMount
 ) -> None:

@@ -113,22 +113,22 @@ def make(mounts: Mounts, kind: QuotaKind) -> Quota:
 
 
 @functools.cache
-def working() -> tuple[tuple[QuotaKind, ...], dict[str, str]]:
-    """Try every kind once; return those that this kernel has, and why it has not the others."""
+def working() -> tuple[tuple[QuotaKind, ...], tuple[QuotaKind, ...]]:
+    """Try every kind once; return those that this kernel has, and those that it has not."""
     enter_namespace()
     found: list[QuotaKind] = []
-    problems: dict[str, str] = {}
+    missing: list[QuotaKind] = []
     for kind in KINDS:
         mounts = Mounts()
         try:
             make(mounts, kind)
-        except OSError as error:
-            problems[kind.name] = str(error).splitlines()[-1]
+        except OSError:
+            missing.append(kind)
         else:
             found.append(kind)
         finally:
             mounts.close()
-    return tuple(found), problems
+    return tuple(found), tuple(missing)
 
 
 def _set_limit(directory: Path, kind: int, number: int, limit_bytes: int) -> None:

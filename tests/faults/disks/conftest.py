@@ -36,10 +36,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _about_file_systems() -> list[str]:
     if os.geteuid() != 0:
         return ["file systems: none, since only root may mount"]
-    found, problems = quotas.working()
+    found, missing = quotas.working()
     lines = [f"file systems: {', '.join(file_systems.ALL)}; quotas: {', '.join(kind.name for kind in found)}"]
-    if problems:
-        lines.append(f"not in this kernel: quotas {', '.join(problems)}")
+    if missing:
+        lines.append(f"not in this kernel: quotas {', '.join(kind.name for kind in missing)}")
     return lines
 
 

@@ -135,7 +135,7 @@ def test_chunk_above_2_gib_round_trips(start_rig: StartRig, own_mounts: Mounts) 
     marks = [0, 0x7FFFF000 - 1, 0x7FFFF000, 1 << 30, 2 << 30, size_bytes - 1]
     place = own_mounts.make("tmpfs", size_bytes + (64 << 20)).directory
     rig = start_rig(place, num_chunks=2, chunk_size_bytes=size_bytes)
-    # Rows that nobody wrote cost no memory: all of them are the kernel's page of zeros.
+    # Of the first row the kernel hands out only the pages with marks, and zeros for the others.
     for number, mark in enumerate(marks, 1):
         rig.tier.memory[mark] = number
     key = rig.key(1)

@@ -43,9 +43,9 @@ def test_four_forks_of_one_process_storing_the_same_keys_keep_one_whole_file_eac
 def test_killed_writer_leaves_whole_chunks_and_its_temporaries_are_not_touched(
     start_rig: StartRig, place: Path
 ) -> None:
-    count = 400
+    count = 150
     process = start(WRITER + PRINT, place, count, SIZE_BYTES)
-    assert await_that(lambda: numbered_path(place, 5).exists() or process.poll() is not None)
+    assert await_that(lambda: numbered_path(place, 2).exists() or process.poll() is not None)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
     assert process.returncode == -signal.SIGKILL

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +37,9 @@ _MKFS: Final = {
 _TOOL_TIMEOUT_S: Final = 60
 _UNMOUNT_TIMEOUT_S: Final = 20.0
 _CLONE_NEWNS: Final = 0x00020000
+# EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN.
+_IOC_SHUTDOWN: Final = 0x8004587D
+_NO_LOG_FLUSH: Final = (2).to_bytes(4, sys.byteorder)
 _namespace: list[int] = []
 
 
@@ -120,6 +125,14 @@ class Disk:
     def remount(self, option: str) -> None:
         """Make it read-only ("ro") or writable ("rw") while it is used."""
         run("mount", "-o", f"remount,{option}", self.directory)
+
+    def die(self) -> None:
+        """Let an ext4 or xfs answer everything with EIO from now on, as if its device were gone."""
+        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(fd, _IOC_SHUTDOWN, _NO_LOG_FLUSH)
+        finally:
+            os.close(fd)
 
 
 class Mounts:

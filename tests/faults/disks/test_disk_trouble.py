@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from file_systems import Disk
+from file_systems import Disk, Mounts
 from fuse_mount import FuseMount
 from quotas import NOBODY, Quota
 
-from kvfs.jobs import IoBackend
+from kvfs.jobs import HIT, IoBackend
 
 if TYPE_CHECKING:
     from rig import Rig
@@ -117,6 +117,28 @@ def test_engine_that_starts_read_only_loads_and_fails_stores(start_rig: StartRig
     assert rig.store(keys, [1, 1]).outcomes == [0, 0]
 
 
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_disk_that_dies_fails_every_key_and_close_returns(
+    start_rig: StartRig, own_mounts: Mounts, kind: str
+) -> None:
+    disk = own_mounts.make(kind)
+    rig = start_rig(disk.fresh(), num_chunks=2, chunk_size_bytes=SIZE_BYTES)
+    keys = [rig.key(number) for number in range(4)]
+    assert rig.store(keys[:2], [0, 0]).outcomes == [0, 0]
+    disk.die()
+    # What is there cannot be known any more, or is still in memory.
+    stored = rig.store(keys, [0] * 4)
+    assert set(stored.outcomes[:2]) <= {0, errno.EIO}
+    assert stored.outcomes[2:] == [errno.EIO] * 2
+    loaded = rig.load(keys, [1] * 4).outcomes
+    assert loaded[:2] == [errno.EIO] * 2
+    assert set(loaded[2:]) <= {errno.EIO, errno.ENOENT}
+    # EIO proves nothing against a file, and is no hit.
+    assert rig.engine.stats()["removed_files"] == 0
+    assert HIT not in rig.verdicts(keys)
+    rig.engine.close()
+
+
 def test_quota_used_up_fails_what_has_no_room_and_recovers(start_rig: StartRig, quota: Quota) -> None:
     with quota.bound():
         rig = start_rig(quota.directory, num_chunks=2, chunk_size_bytes=SIZE_BYTES)
@@ -156,6 +178,17 @@ def test_refused_once_anywhere_in_a_store_fails_that_key_alone(
     _check_after_failures(rig, keys, outcomes, chunk)
     assert rig.store(keys, [0] * 6).outcomes == [0] * 6
     _check_after_failures(rig, keys, [0] * 6, chunk)
+
+
+def test_no_extended_attributes_stores_and_loads_all_the_same(
+    start_rig: StartRig, fuse_place: Path, fuse: FuseMount
+) -> None:
+    fuse.rule("fail", "setxattr", "getxattr", "listxattr", "removexattr", code=errno.EOPNOTSUPP)
+    rig = start_rig(fuse_place, num_chunks=2, chunk_size_bytes=SIZE_BYTES)
+    chunk = rig.tier.fill(0, seed=1)
+    keys = [rig.key(number) for number in range(4)]
+    assert rig.store(keys, [0] * 4).outcomes == [0] * 4
+    _check_after_failures(rig, keys, [0] * 4, chunk)
 
 
 def test_close_that_fails_after_a_load_fails_nothing(

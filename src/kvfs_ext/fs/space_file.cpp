@@ -83,8 +83,10 @@ class SpaceFile::Turn {
 
 Status SpaceFile::open(const Directory& directory, bool& alone) {
   directory_ = &directory;
-  constexpr int kFlags = O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  file_ = Fd(::openat(directory.at(), kName, kFlags, directory.modes().file));
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  file_ = Fd(::openat(directory.at(), kName, kFlags | O_CREAT | O_EXCL, directory.modes().file));
+  if (file_.valid()) (void)give_mode(file_, directory.modes());
+  if (!file_.valid()) file_ = Fd(::openat(directory.at(), kName, kFlags));
   if (!file_.valid()) return Status::from_errno("open kvfs.space");
   const Turn turn(file_);
   if (!turn.status().ok()) return turn.status();

@@ -45,6 +45,7 @@ Status OutputStream::create(const Directory& directory, std::string temporary) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   file_ = Fd(::openat(directory.at(), temporary.c_str(), kFlags, directory.modes().file));
   if (!file_.valid()) return Status::from_errno("create");
+  (void)give_mode(file_, directory.modes());
   directory_ = &directory;
   temporary_ = std::move(temporary);
   return Status::success();

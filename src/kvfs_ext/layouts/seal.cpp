@@ -51,7 +51,9 @@ Status Seals::open(const fs::Directory& directory, const std::string& temporary,
   const Status probed = fs::probe_attributes(directory, temporary, kChecksumName);
   if (probed.ok()) return Status::success();
   mode_ = Checksum::kOff;
-  return wanted == Checksum::kRequire ? Status::failure(ENOTSUP, "setxattr") : Status::success();
+  return wanted == Checksum::kRequire
+             ? Status::failure(ENOTSUP, "setting an attribute (checksum is 'require')")
+             : Status::success();
 }
 
 Status Seals::set(const Fd& file, std::string_view key, std::span<const std::byte> bytes) const {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -83,6 +84,11 @@ class SpaceFile::Turn {
 
 Status SpaceFile::open(const Directory& directory, bool& alone) {
   directory_ = &directory;
+  return join(alone);
+}
+
+Status SpaceFile::join(bool& alone) {
+  const Directory& directory = *directory_;
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   file_ = Fd(::openat(directory.at(), kName, kFlags | O_CREAT | O_EXCL, directory.modes().file));
   if (file_.valid()) (void)give_mode(file_, directory.modes());
@@ -102,18 +108,25 @@ Status SpaceFile::open(const Directory& directory, bool& alone) {
 
 Status SpaceFile::update(const std::function<void(SpaceTable&)>& change) {
   const std::lock_guard lock(mutex_);
+  struct stat found;
+  bool alone = false;
+  // Somebody has removed it. Whoever comes makes a new one, and all has to be counted again.
+  if (::fstat(file_.get(), &found) == 0 && found.st_nlink == 0) {
+    if (const Status joined = join(alone); !joined.ok()) return joined;
+  }
   const Turn turn(file_);
   if (!turn.status().ok()) return turn.status();
   SpaceTable table;
-  read(table);
   table.mine = slot_;
+  read(table);
+  const SpaceTable before = table;
   for (std::size_t slot = 0; slot < SpaceTable::kSlots; ++slot) {
     if (slot == slot_ || table.slots[slot] == 0 || is_held(slot)) continue;
     table.unowned += std::exchange(table.slots[slot], 0);
   }
   if (table.unowned < 0) table.unowned = 0;
   change(table);
-  return write(table);
+  return table == before ? Status::success() : write(table);
 }
 
 bool SpaceFile::is_held(std::size_t slot) const {

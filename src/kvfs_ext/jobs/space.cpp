@@ -2,6 +2,7 @@
 #include "jobs/space.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 namespace kvfs::jobs {
@@ -39,7 +40,11 @@ Space::Space(const SpaceLimits& limits, std::size_t chunk_size_bytes)
 Status Space::open(const std::string& root, const fs::Modes& modes) {
   if (const Status opened = root_.open(root, modes); !opened.ok()) return opened;
   bool alone = false;
-  if (const Status joined = file_.open(root_, alone); !joined.ok()) return joined;
+  const Status joined = file_.open(root_, alone);
+  // Nothing can be stored there in any case, and what is there can be loaded.
+  read_only_ = joined.code == EROFS;
+  if (read_only_) return fs::room_of(root_, room_);
+  if (!joined.ok()) return joined;
   const Status status = file_.update([&](fs::SpaceTable& table) {
     table.unowned += std::exchange(table.slots[table.mine], 0);
     if (alone) table.counted = false;
@@ -61,7 +66,7 @@ bool Space::reserve() {
   bool granted = false;
   {
     const std::lock_guard lock(mutex_);
-    granted = stored_ + reserved_ + cost_ <= claim_ || (!denied_ && lease());
+    granted = stored_ + reserved_ + cost_ <= claim_ || (!denied_ && !read_only_ && lease());
     denied_ = !granted;
     if (granted) reserved_ += cost_;
     if (!granted) ++sheds_;
@@ -127,9 +132,9 @@ void Space::pruned(std::size_t directories) {
   stored_ -= static_cast<std::int64_t>(directories) * kDirectoryBytes;
 }
 
-bool Space::counted() {
+bool Space::must_count() {
   const std::lock_guard lock(mutex_);
-  return counted_;
+  return limits_.capacity_bytes > 0 && !counted_ && !read_only_;
 }
 
 std::int64_t Space::stored_bytes() {
@@ -158,6 +163,7 @@ void Space::removed_unowned(std::uint64_t bytes) {
 void Space::refresh() {
   const std::lock_guard lock(mutex_);
   (void)fs::room_of(root_, room_);
+  if (read_only_) return;
   const std::int64_t held = stored_ + reserved_;
   const std::int64_t wanted = claim_ - held > 2 * lease_ ? held + lease_ : claim_;
   const Status updated = file_.update([&](fs::SpaceTable& table) {

@@ -48,8 +48,8 @@ class Space {
   void removed(std::size_t chunks);
   void pruned(std::size_t directories);
 
-  // Whether all that lies below the root has been counted.
-  [[nodiscard]] bool counted();
+  // Whether all that lies below the root has still to be counted.
+  [[nodiscard]] bool must_count();
   // All of it was counted to be so much; `stored_before` is what stored_bytes() was when that began.
   void set_counted(std::uint64_t bytes, std::int64_t stored_before);
   [[nodiscard]] std::int64_t stored_bytes();
@@ -78,6 +78,7 @@ class Space {
   fs::Directory root_;
   fs::SpaceFile file_;
   std::function<void()> on_scarce_;
+  bool read_only_ = false;
 
   std::mutex mutex_;           // guards what follows
   std::int64_t stored_ = 0;    // by this process, less what it has removed

@@ -95,7 +95,8 @@ Status inspect(const Fd& fd, Entry& entry) {
 
 Status create_exclusive(int at, const std::string& path, Naming naming, std::span<const std::byte> bytes,
                         DirectPolicy& direct, File& file) {
-  const std::string parent = path.substr(0, path.find_last_of('/'));
+  const std::size_t slash = path.find_last_of('/');
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
   const bool named = naming == Naming::kNamed;
   const std::string& target = named ? path : parent;
   const int flags = O_WRONLY | (named ? O_CREAT | O_EXCL | O_NOFOLLOW : O_TMPFILE);

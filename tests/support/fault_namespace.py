@@ -13,8 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import kvfs_ext
 from polling import await_that
+
+import kvfs_ext
 
 OWN_FILES: Final = ("kvfs.lock", "kvfs.index")
 # What a namespace of an earlier run has, partly damaged since; what is new; what is nowhere.
@@ -136,7 +137,13 @@ class Memory:
 def start(setup: Setup, base: Path, memory: Memory) -> kvfs_ext.Engine:
     """Start an engine with a thread of each kind."""
     return kvfs_ext.Engine(
-        str(base), memory.view, 1, 1, io_engine=setup.io_engine, index_mode=setup.index_mode, negative_ttl_s=0.0
+        str(base),
+        memory.view,
+        1,
+        1,
+        io_engine=setup.io_engine,
+        index_mode=setup.index_mode,
+        negative_ttl_s=0.0,
     )
 
 

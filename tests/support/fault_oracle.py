@@ -13,7 +13,16 @@ _RING: Final = frozenset({"ring_read", "ring_write"})
 _CREATING: Final = frozenset({"openat_create", "openat_nameless"})
 TRANSFERS: Final = frozenset({"pread", "pwrite", "read", "write", *_RING})
 # Calls that take or give a name: their answer can get lost after they were carried out.
-NAMING: Final = ("openat_create", "linkat", "linkat_proc", "renameat", "renameat2", "unlinkat", "mkdirat", "close")
+NAMING: Final = (
+    "openat_create",
+    "linkat",
+    "linkat_proc",
+    "renameat",
+    "renameat2",
+    "unlinkat",
+    "mkdirat",
+    "close",
+)
 
 _OPENING: Final = ("EIO", "EACCES", "EMFILE", "ENFILE", "ENOMEM", "EINTR", "EINVAL", "ESTALE", "ENOENT")
 _SPACE: Final = ("EIO", "ENOSPC", "EDQUOT", "EROFS", "EACCES", "ENOMEM", "EINTR", "ESTALE", "ENOENT")
@@ -102,7 +111,7 @@ def _on_store(call: str, error: int, setup: Setup) -> Effect:
         return _on_transfer(call, error)
     harmless: dict[str, frozenset[int]] = {
         "fstatat": frozenset({errno.ENOENT}),
-        **dict.fromkeys(_CREATING, frozenset({errno.EINTR, errno.ENOENT})),
+        **dict.fromkeys(_CREATING, frozenset({errno.EINTR})),
         "fallocate": frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EINTR}),
         "renameat2": frozenset({errno.EINVAL, errno.ENOSYS, errno.EEXIST}),
     }
@@ -113,7 +122,8 @@ def _on_store(call: str, error: int, setup: Setup) -> Effect:
         fails = setup.publish == "rename" and error != errno.EINTR
         return Effect.FAILS if fails else Effect.NONE
     doubtful = {
-        **dict.fromkeys(_CREATING, frozenset({errno.EINVAL})),
+        # The first time its directories are made, and the second time that did not help.
+        **dict.fromkeys(_CREATING, frozenset({errno.EINVAL, errno.ENOENT})),
         "mkdirat": frozenset({errno.ENOENT}),
         "linkat": frozenset({errno.EEXIST}),
         "linkat_proc": frozenset({errno.EEXIST}),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import faulthandler
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,15 +12,16 @@ from pathlib import Path
 from typing import Final
 
 import fault_namespace as space
-import kvfs_ext
 from fault_namespace import Memory, Setup
 from fault_oracle import Effect, effect_on, error_of
 from fault_seam import Fault, Hit, Seam
 
+import kvfs_ext
 from kvfs.jobs import HIT
 
 # Nothing here takes longer; what does has hung.
 _STEP_TIMEOUT_S: Final = 20.0
+KEY_SIZE_BYTES: Final = 36
 _STORED: Final = ("new_1", "duplicate", "wrong", "directory", "new_2", "tall", "link", "last")
 _LOADED: Final = ("good_1", "missing", "cut", "good_2", "long", "new_1", "duplicate", "wrong", "link")
 _LOOKED_UP: Final = ("new_1", "new_2", "last", "good_1", "missing", "long", "directory", "link")
@@ -55,7 +54,7 @@ def bounded(what: str, step: Callable[[], object]) -> None:
     """Run a step that may hang on a thread of its own.
 
     Raises:
-        HungError: If it is not done in time; where all threads are has been written to standard error by then.
+        HungError: If it is not done in time; standard error has the stacks of all threads by then.
         Exception: Whatever the step raises.
     """
     raised: list[BaseException] = []
@@ -70,9 +69,11 @@ def bounded(what: str, step: Callable[[], object]) -> None:
     thread.start()
     thread.join(_STEP_TIMEOUT_S)
     if thread.is_alive():
-        faulthandler.dump_traceback(file=sys.__stderr__)
+        faulthandler.dump_traceback()
         places = [f"{name}: {_file_of_thread(task, 'wchan')}" for task, name in _threads().items()]
-        raise HungError(f"{what} has not ended within {_STEP_TIMEOUT_S} s; threads wait in: {', '.join(places)}")
+        raise HungError(
+            f"{what} has not ended within {_STEP_TIMEOUT_S} s; threads wait in: {', '.join(places)}"
+        )
     if raised:
         raise raised[0]
 
@@ -86,7 +87,7 @@ def _file_of_thread(task: str, name: str) -> str:
 
 def _threads() -> dict[str, str]:
     """Return the names of this process's threads."""
-    return {task: _file_of_thread(task, "comm") for task in os.listdir("/proc/self/task")}
+    return {task.name: _file_of_thread(task.name, "comm") for task in Path("/proc/self/task").iterdir()}
 
 
 def _engine_threads(prefix: str = "kvfs-") -> int:
@@ -106,27 +107,70 @@ def _await_no(prefix: str) -> bool:
 def open_descriptors() -> dict[str, str]:
     """Return this process's descriptors and what they are."""
     found = {}
-    for number in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            found[number] = os.readlink(f"/proc/self/fd/{number}")
+            found[link.name] = str(link.readlink())
         except OSError:
             continue  # it was the listing's own
     return found
+
+
+def run_job(engine: kvfs_ext.Engine, memory: Memory, kind: str, names: Sequence[str]) -> dict[str, int]:
+    """Run a job and return its outcomes.
+
+    Raises:
+        HungError: If it is not reported in time, exactly once.
+    """
+    submit(engine, memory, kind, names)
+    bounded(kind, lambda: engine.drain(_STEP_TIMEOUT_S / 2))
+    completions = engine.poll()
+    if [(each.kind, len(each.outcomes)) for each in completions] != [(kind, len(names))]:
+        raise HungError(f"the {kind} was reported {len(completions)} times instead of once")
+    return dict(zip(names, completions[0].outcomes, strict=True))
+
+
+def submit(engine: kvfs_ext.Engine, memory: Memory, kind: str, names: Sequence[str], job_id: int = 0) -> None:
+    """Submit a job."""
+    packed = b"".join(space.key_of(name) for name in names)
+    if kind == "lookup":
+        engine.submit_lookup(job_id, packed, KEY_SIZE_BYTES)
+    elif kind == "store":
+        engine.submit_store(job_id, packed, KEY_SIZE_BYTES, [memory.store_row(name) for name in names])
+    else:
+        memory.poison()
+        engine.submit_load(job_id, packed, KEY_SIZE_BYTES, [memory.load_row(name) for name in names])
 
 
 class Run:
     """One run: a copy of the template, an engine, the workload, the checks."""
 
     def __init__(
-        self, seam: Seam, setup: Setup, memory: Memory, places: tuple[Path, Path], faults: Sequence[Fault]
+        self,
+        seam: Seam,
+        setup: Setup,
+        memory: Memory,
+        places: tuple[Path, Path],
+        faults: Sequence[Fault],
+        *,
+        is_judged: bool = True,
     ) -> None:
-        """Prepare the namespace, a copy of the first place at the second, and the faults; nothing fails yet."""
+        """Prepare everything; nothing fails yet.
+
+        Args:
+            seam: The switches.
+            setup: How the engine works.
+            memory: The primary tier.
+            places: A namespace, and where a copy of it is used.
+            faults: What fails.
+            is_judged: Whether each outcome must be the one that its faults lead to. Not where several faults
+                fall together; everything else holds then, too.
+        """
+        self._is_judged = is_judged
         self._seam = seam
         self._setup = setup
         template, self._base = places
         self._faults = faults
         self._memory = memory
-        self._next_job_id = 0
         self._stored: dict[str, int] = {}
         self.report = Report()
         space.copy_template(template, self._base)
@@ -148,7 +192,9 @@ class Run:
         self._check_files()
         self._check_fresh_engine()
         self._expect(_await_no("kvfs-"), "a thread is left")
-        left = {number: name for number, name in open_descriptors().items() if descriptors.get(number) != name}
+        left = {
+            number: name for number, name in open_descriptors().items() if descriptors.get(number) != name
+        }
         self._expect(not left, f"descriptors are left open: {left}")
         return self.report
 
@@ -172,13 +218,15 @@ class Run:
     def _check_refusal(self, error: OSError) -> None:
         """A fault at the start may refuse the engine, and then says why."""
         errors = {fault.error if fault.effect != "short" else errno.EIO for fault in self._faults}
-        self._expect(error.errno in errors, f"the start failed with {error!r}")
+        self._expect(error.errno in errors or not self._is_judged, f"the start failed with {error!r}")
         self._expect(bool(self._seam.hits()), f"the start failed without a fault: {error!r}")
 
     def _work(self, engine: kvfs_ext.Engine) -> None:
         """Store, load, look up and probe while calls fail."""
         expected = dict.fromkeys(_STORED, 0) | {"directory": errno.EISDIR}
         self._stored = self._job(engine, "store", _STORED, expected)
+        for name, lies_there in self._on_disk(_STORED).items():
+            self._expect(bool(self._stored[name]) or lies_there == 0, f"{name} was stored and is not there")
         loaded = self._job(engine, "load", _LOADED, self._on_disk(_LOADED))
         for name, outcome in loaded.items():
             key = space.key_of(name)
@@ -213,7 +261,7 @@ class Run:
             name = space.name_at(self._base, Path(hit.path))
             if name is not None:
                 hits.setdefault(name, []).append(hit)
-        for name, outcome in outcomes.items():
+        for name, outcome in outcomes.items() if self._is_judged else ():
             allowed = self._allowed(kind, hits.get(name, []), expected[name])
             self._expect(
                 outcome in allowed,
@@ -236,22 +284,7 @@ class Run:
         return allowed
 
     def _plain_job(self, engine: kvfs_ext.Engine, kind: str, names: Sequence[str]) -> dict[str, int]:
-        """Run a job and return its outcomes; it must be reported exactly once."""
-        job_id = self._next_job_id
-        self._next_job_id += 1
-        packed = b"".join(space.key_of(name) for name in names)
-        if kind == "lookup":
-            engine.submit_lookup(job_id, packed, 36)
-        elif kind == "store":
-            engine.submit_store(job_id, packed, 36, [self._memory.store_row(name) for name in names])
-        else:
-            self._memory.poison()
-            engine.submit_load(job_id, packed, 36, [self._memory.load_row(name) for name in names])
-        bounded(kind, lambda: engine.drain(_STEP_TIMEOUT_S / 2))
-        completions = engine.poll()
-        if [(each.job_id, each.kind, len(each.outcomes)) for each in completions] != [(job_id, kind, len(names))]:
-            raise HungError(f"the {kind} was reported {len(completions)} times instead of once")
-        return dict(zip(names, completions[0].outcomes, strict=True))
+        return run_job(engine, self._memory, kind, names)
 
     def _check_recovery(self, engine: kvfs_ext.Engine) -> None:
         """With the fault gone the same engine stores what failed, and loads it."""
@@ -266,9 +299,11 @@ class Run:
     def _check_files(self) -> None:
         self.report.wrong += space.wrong_files(self._setup, self._base)
         left = space.temporaries(self._base)
-        # A temporary that could not be removed, or whose making or linking is not known to have worked, stays.
+        # A temporary that could not be removed, or whose making or linking got lost, stays.
         excused = any(
-            hit.call == "unlinkat" or fault.effect == "late" for hit in self.report.hits for fault in self._faults
+            hit.call == "unlinkat" or fault.effect == "late"
+            for hit in self.report.hits
+            for fault in self._faults
         )
         self._expect(excused or not left, f"temporaries are left: {left}")
         self.report.temporaries = len(left)

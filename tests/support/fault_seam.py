@@ -1,4 +1,4 @@
-"""The switches of a build with injected faults (src/kvfs_ext/testing): which calls fail, and what that hit."""
+"""The switches of a build with injected faults (src/kvfs_ext/testing): what fails, and what that hit."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Fail the build of the tests of faults when the core makes a call that they cannot make fail.
 
 `check_calls.py LIBRARY WRAPPED` compares what the objects of a static library leave undefined with a list of
-wrapped symbols. A C function that is in neither that list nor in `NO_CALLS` is a call to the system as far as we
-know; a wrapped method that nobody calls has changed its signature.
+wrapped symbols. A C function that is in neither that list nor in `NO_CALLS` is a call to the system as far as
+we know; a wrapped method that nobody calls has changed its signature.
 """
+# ruff: noqa: INP001  a program of the build, not of a package
 
 import subprocess
 import sys
@@ -11,12 +12,33 @@ from pathlib import Path
 
 # What is no call about files: memory, threads, time, and what a compiler adds.
 NO_CALLS = frozenset(
-    """
-    _GLOBAL_OFFSET_TABLE_ __dso_handle __errno_location __libc_single_threaded __stack_chk_fail __tls_get_addr
-    abort calloc free malloc realloc memchr memcmp memcpy memmove memset strcmp strlen
-    clock_gettime getpid getpriority getrandom getuid geteuid
-    munmap
-    """.split()
+    {
+        "_GLOBAL_OFFSET_TABLE_",
+        "__dso_handle",
+        "__errno_location",
+        "__libc_single_threaded",
+        "__stack_chk_fail",
+        "__tls_get_addr",
+        "abort",
+        "calloc",
+        "clock_gettime",
+        "free",
+        "geteuid",
+        "getpid",
+        "getpriority",
+        "getrandom",
+        "getuid",
+        "malloc",
+        "memchr",
+        "memcmp",
+        "memcpy",
+        "memmove",
+        "memset",
+        "munmap",
+        "realloc",
+        "strcmp",
+        "strlen",
+    }
 )
 # The C++ library opens and writes files, too.
 CALLS_OF_CXX = ("filesystem", "filebuf", "fstream")

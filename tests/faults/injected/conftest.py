@@ -1,4 +1,4 @@
-"""What tests of injected faults share: the switches, namespaces in memory, the length of the run, the tally."""
+"""What tests of injected faults share: the switches, namespaces in memory, the run's length, its tally."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import fault_namespace as space
 import pytest
@@ -44,20 +45,23 @@ def memory_dir() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-Execute = Callable[[Setup, Sequence[Fault]], Report]
+class Execute(Protocol):
+    """Runs the workload with faults and checks everything but what the report says."""
+
+    def __call__(self, setup: Setup, faults: Sequence[Fault], *, is_judged: bool = True) -> Report: ...
 
 
 def _executor(seam: Seam, place: Path) -> Execute:
     templates: dict[Setup, tuple[Path, Memory]] = {}
 
-    def execute(setup: Setup, faults: Sequence[Fault]) -> Report:
+    def execute(setup: Setup, faults: Sequence[Fault], *, is_judged: bool = True) -> Report:
         if setup not in templates:
             templates[setup] = place / f"template-{setup}", Memory(setup.chunk_size_bytes)
             seam.reset()
             space.make_template(setup, *templates[setup])
         template, memory = templates[setup]
         base = place / "namespace"
-        report = Run(seam, setup, memory, (template, base), faults).execute()
+        report = Run(seam, setup, memory, (template, base), faults, is_judged=is_judged).execute()
         shutil.rmtree(base)
         _tally["runs"] += 1
         _tally["calls hit"] += len(report.hits)

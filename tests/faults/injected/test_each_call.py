@@ -7,11 +7,11 @@ other, no temporary, no descriptor and no thread left, and an engine that works 
 from __future__ import annotations
 
 import errno
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
+from fault_cases import SETUPS, VARYING, calls_of, spread
 from fault_namespace import Setup
 from fault_oracle import ERRORS, NAMING, TRANSFERS
 from fault_seam import FOREVER, Fault, Seam
@@ -19,57 +19,9 @@ from fault_seam import FOREVER, Fault, Seam
 if TYPE_CHECKING:
     from tests.faults.injected.conftest import Execute
 
-SETUPS = (
-    Setup("psync", "link"),
-    Setup("psync", "proc"),
-    Setup("psync", "rename"),
-    Setup("psync", "link", "shared"),
-    Setup("uring", "link"),
-    Setup("uring", "rename"),
-)
-# How often these are called depends on which of the threads is first, so that the last number may hit nothing.
-VARYING = frozenset({"mmap", "ring_setup", "ring_register", "ring_enter", "ring_wait", "close", "fcntl_lock"})
-# Runs of a call and kind of fault in the short form.
-SHORT_FORM_RUNS = 10
-
-
-CALLS = frozenset(
-    """
-    open openat openat_create openat_directory close fstat fstatat fstatfs fcntl_dup fcntl_lock flock pwrite read
-    mkdirat unlinkat renameat renameat2 getdents64
-    """.split()
-)
-CALLS_OF_PUBLISHING = {
-    "link": {"openat_nameless", "linkat"},
-    "proc": {"openat_nameless", "linkat_proc"},
-    "rename": set[str](),
-}
-CALLS_OF_MOVING = {
-    "psync": {"pread"},
-    "uring": {"fallocate", "mmap", "ring_setup", "ring_register", "ring_enter", "ring_wait", "ring_read", "ring_write"},
-}
-# The owner writes a snapshot, the others lengthen the lock's file.
-CALLS_OF_MODE = {"auto": {"write"}, "shared": {"ftruncate"}}
-
-
-def calls_of(setup: Setup) -> frozenset[str]:
-    """Return the names of the calls that the workload makes; a test compares them with what it counts."""
-    return CALLS.union(
-        CALLS_OF_PUBLISHING[setup.publish], CALLS_OF_MOVING[setup.io_engine], CALLS_OF_MODE[setup.index_mode]
-    )
-
-
-CASES = [pytest.param(setup, call, id=f"{setup}-{call}") for setup in SETUPS for call in sorted(calls_of(setup))]
-
-
-def spread(faults: Sequence[Fault], is_long: bool) -> Sequence[Fault]:
-    """Return all faults, or some from everywhere among them."""
-    stride = max(1, len(faults) // SHORT_FORM_RUNS)
-    # Faults of one errno come at equal distances; another step meets them all.
-    kinds = len({(fault.error, fault.size_bytes) for fault in faults})
-    while stride > 1 and math.gcd(stride, kinds) > 1:
-        stride += 1
-    return faults if is_long else faults[stride // 2 :: stride]
+CASES = [
+    pytest.param(setup, call, id=f"{setup}-{call}") for setup in SETUPS for call in sorted(calls_of(setup))
+]
 
 
 def run_all(execute: Execute, setup: Setup, faults: Sequence[Fault]) -> Iterator[str]:
@@ -77,7 +29,8 @@ def run_all(execute: Execute, setup: Setup, faults: Sequence[Fault]) -> Iterator
     hits = 0
     for fault in faults:
         report = execute(setup, [fault])
-        what = f"{fault.call} {fault.first} {fault.effect} {errno.errorcode.get(fault.error, '')}{fault.size_bytes}"
+        error = errno.errorcode.get(fault.error, str(fault.size_bytes))
+        what = f"{fault.call} {fault.first} {fault.effect} {error}"
         hits += len(report.hits)
         if not report.hits and fault.call not in VARYING:
             yield f"{what}: hit nothing"

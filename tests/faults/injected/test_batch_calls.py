@@ -1,4 +1,4 @@
-"""Level 1, batches over paths: the n-th call fails, the batch stops there, and what came before it is whole."""
+"""Level 1, batches over paths: the n-th call fails, the batch stops there, and what came before is whole."""
 
 from __future__ import annotations
 

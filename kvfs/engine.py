@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Self
 
-from kvfs import backend, filesystems
+from kvfs import backend, filesystems, identity
 from kvfs.config import TierConfig
 from kvfs.jobs import SHED, CompletionLike
 from kvfs.paths import Namespace
@@ -31,7 +31,7 @@ class ChunkEngine:
     """
 
     def __init__(self, namespace: Namespace, buffer: Buffer, config: TierConfig) -> None:
-        """Write the namespace's `config.json` and start the engine.
+        """Write the namespace's `config.json` and `kvfs.json`, or compare with them, and start the engine.
 
         Args:
             namespace: Where the chunks lie.
@@ -40,15 +40,17 @@ class ChunkEngine:
             config: Thread counts, limits, how to do I/O.
 
         Raises:
-            OSError: The namespace cannot be written, there is no room for the threads, or it is in use
+            OSError: The namespace cannot be read or written, no room for the threads, or it is in use
                 (EBUSY, with `index_mode` "owner").
-            ValueError: The buffer has another shape, or the namespace belongs to another configuration.
+            ValueError: The buffer has another shape, or the namespace belongs to another configuration or
+                holds other chunks.
         """
+        with memoryview(buffer) as view:
+            queued = config.max_queued_store_bytes or max(1, view.nbytes // 2)
+            chunk_size_bytes = identity.chunk_size_of(view)
         namespace.write_config()
-        queued = config.max_queued_store_bytes
-        if queued is None:
-            with memoryview(buffer) as view:
-                queued = max(1, view.nbytes // 2)
+        # What is no primary tier the engine refuses below; nothing is recorded of it.
+        record = identity.settle(namespace, chunk_size_bytes) if chunk_size_bytes else {}
         self.namespace = namespace
         self._max_queued_store_bytes = queued
         self._warned_direct = False
@@ -83,8 +85,10 @@ class ChunkEngine:
         """`MISS`, `HIT` or `RETRY` for a key, from memory; see `kvfs.jobs.EngineLike.ask`."""
         self._alone = bool(self._native.stats()["owner"])
         _logger.info(
-            "kvfs serves %s through %s (%s) with %d threads, %s",
+            "kvfs serves %s, chunks of %d bytes, weights %s, through %s (%s) with %d threads, %s",
             namespace.base_path,
+            chunk_size_bytes,
+            record.get("weights") or "unknown",
             self._native.io_engine,
             self._native.io_engine_reason,
             config.n_read_threads + config.n_write_threads,

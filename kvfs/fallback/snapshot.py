@@ -8,7 +8,7 @@ import stat
 from typing import Final
 
 SNAPSHOT_NAME: Final = "kvfs.index"
-MAGIC: Final = b"KVFSIDX1"
+MAGIC: Final = b"KVFSIDX2"
 _WHOLE: Final = b"\1"
 
 

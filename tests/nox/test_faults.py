@@ -91,7 +91,7 @@ def test_check_of_calls_all_known_passes(tmp_path: Path) -> None:
 def test_check_of_calls_unknown_call_fails(tmp_path: Path) -> None:
     status, message = _check(tmp_path, SOURCE, f"{METHOD}\n")
     assert status == 1
-    assert message.startswith("unlink() is called and no test can make it fail")
+    assert message.startswith("error: unlink() is called and no test can make it fail")
 
 
 def test_check_of_calls_changed_signature_fails(tmp_path: Path) -> None:

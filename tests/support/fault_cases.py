@@ -25,7 +25,7 @@ VARYING: Final = frozenset(
     {"mmap", "ring_setup", "ring_register", "ring_enter", "ring_wait", "close", "fcntl_lock"}
 )
 # Runs of a call and kind of fault in the short form.
-SHORT_FORM_RUNS: Final = 10
+SHORT_FORM_RUNS: Final = 8
 
 
 _CALLS: Final = frozenset(
@@ -34,11 +34,15 @@ _CALLS: Final = frozenset(
         "openat",
         "openat_create",
         "openat_directory",
+        "openat_path",
         "close",
         "fstat",
         "fstatat",
         "fstatfs",
         "fcntl_dup",
+        "fchmodat",
+        "fgetxattr",
+        "fsetxattr",
         "fcntl_lock",
         "flock",
         "pwrite",

@@ -17,7 +17,7 @@ from polling import await_that
 
 import kvfs_ext
 
-OWN_FILES: Final = ("kvfs.lock", "kvfs.index")
+OWN_FILES: Final = ("kvfs.lock", "kvfs.index", "kvfs.space")
 # What a namespace of an earlier run has, partly damaged since; what is new; what is nowhere.
 WHOLE: Final = ("good_1", "good_2", "duplicate")
 DAMAGED: Final = ("cut", "long", "wrong", "tall")

@@ -6,8 +6,7 @@ import errno
 from enum import Enum
 from typing import Final
 
-from fault_namespace import Setup
-from fault_seam import Fault
+from fault_seam import Fault, Hit
 
 _RING: Final = frozenset({"ring_read", "ring_write"})
 _CREATING: Final = frozenset({"openat_create", "openat_nameless"})
@@ -35,6 +34,7 @@ ERRORS: Final = {
     "openat_create": (*_OPENING, "ENOSPC", "EDQUOT", "EROFS"),
     "openat_nameless": (*_OPENING, "ENOSPC", "EDQUOT", "EROFS", "EOPNOTSUPP"),
     "openat_directory": _OPENING,
+    "openat_path": ("EIO", "EACCES", "EMFILE", "ENFILE", "ENOMEM", "EINTR", "ESTALE"),
     "close": ("EIO", "ENOSPC", "EDQUOT", "EINTR", "ESTALE"),
     "fstat": ("EIO", "ENOMEM", "EINTR", "ESTALE"),
     "fstatat": _LOOKING,
@@ -47,6 +47,7 @@ ERRORS: Final = {
     "ftruncate": (*_SPACE, "EINVAL"),
     "fallocate": ("EIO", "ENOSPC", "EDQUOT", "EROFS", "EINTR", "EINVAL", "ENOSYS", "EOPNOTSUPP", "ESTALE"),
     "fchmod": ("EIO", "EPERM", "EROFS", "EINTR"),
+    "fchmodat": ("EIO", "EPERM", "EROFS", "EINTR"),
     "pread": _MOVING,
     "pwrite": _MOVING,
     "read": _MOVING,
@@ -86,16 +87,16 @@ def error_of(fault: Fault, kind: str) -> int:
     return errno.EBADMSG if kind == "load" else errno.EIO
 
 
-def effect_on(kind: str, call: str, fault: Fault, setup: Setup) -> Effect:
+def effect_on(kind: str, hit: Hit, fault: Fault) -> Effect:
     """Say what becomes of a key when a call about its file is hit while a job of that kind runs."""
     if fault.effect == "short":
         return Effect.NONE if fault.size_bytes else Effect.FAILS
     if fault.effect == "delay":
         return Effect.NONE
-    if call in {"fgetxattr", "fsetxattr", "fchmod", "fcntl_flags"}:
+    if hit.call == "fcntl_flags":
         return Effect.EITHER
     late = fault.effect == "late"
-    decided = {"store": _on_store, "load": _on_load, "lookup": _on_lookup}[kind](call, fault.error, setup)
+    decided = {"store": _on_store, "load": _on_load, "lookup": _on_lookup}[kind](hit, fault.error)
     return Effect.EITHER if late and decided is Effect.FAILS else decided
 
 
@@ -106,41 +107,49 @@ def _on_transfer(call: str, error: int) -> Effect:
     return Effect.EITHER if error == errno.EINVAL else Effect.FAILS
 
 
-def _on_store(call: str, error: int, setup: Setup) -> Effect:
+def _on_store(hit: Hit, error: int) -> Effect:
+    call = hit.call
     if call in TRANSFERS:
         return _on_transfer(call, error)
     harmless: dict[str, frozenset[int]] = {
         "fstatat": frozenset({errno.ENOENT}),
         **dict.fromkeys(_CREATING, frozenset({errno.EINTR})),
         "fallocate": frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EINTR}),
+        "fsetxattr": frozenset({errno.EOPNOTSUPP}),
         "renameat2": frozenset({errno.EINVAL, errno.ENOSYS, errno.EEXIST}),
     }
-    if call == "unlinkat" or error in harmless.get(call, ()):
+    # Whether there is a link on the way is asked beside the rest, and nothing but a link is an answer.
+    if call in {"unlinkat", "openat_path"} or error in harmless.get(call, ()):
         return Effect.NONE
     if call == "close":
-        # A file without a name is published before it is closed, where that has nothing to report.
-        fails = setup.publish == "rename" and error != errno.EINTR
+        # A temporary is published after that. A file without a name is not: where there are such files, closing
+        # them has nothing to report. Others were open to be looked at.
+        fails = hit.path.suffix == ".tmp" and error != errno.EINTR
         return Effect.FAILS if fails else Effect.NONE
     doubtful = {
         # The first time its directories are made, and the second time that did not help.
         **dict.fromkeys(_CREATING, frozenset({errno.EINVAL, errno.ENOENT})),
         "mkdirat": frozenset({errno.ENOENT}),
-        "linkat": frozenset({errno.EEXIST}),
-        "linkat_proc": frozenset({errno.EEXIST}),
+        # Its directory is made again.
+        "linkat": frozenset({errno.EEXIST, errno.ENOENT}),
+        "linkat_proc": frozenset({errno.EEXIST, errno.ENOENT}),
     }
     return Effect.EITHER if error in doubtful.get(call, ()) else Effect.FAILS
 
 
-def _on_load(call: str, error: int, _setup: Setup) -> Effect:
+def _on_load(hit: Hit, error: int) -> Effect:
+    call = hit.call
     if call in TRANSFERS:
         return _on_transfer(call, error)
     # Those that remove what was found truncated.
     if call in {"fstatat", "unlinkat", "close"}:
         return Effect.NONE
-    if call == "openat" and error == errno.EINTR:
+    # Without a seal a chunk is served unverified.
+    harmless = {"openat": {errno.EINTR}, "fgetxattr": {errno.ENODATA, errno.EOPNOTSUPP}}
+    if error in harmless.get(call, ()):
         return Effect.NONE
     return Effect.EITHER if call == "openat" and error == errno.EINVAL else Effect.FAILS
 
 
-def _on_lookup(call: str, _error: int, _setup: Setup) -> Effect:
-    return Effect.FAILS if call == "fstatat" else Effect.NONE
+def _on_lookup(hit: Hit, _error: int) -> Effect:
+    return Effect.FAILS if hit.call == "fstatat" else Effect.NONE

@@ -19,8 +19,10 @@ from fault_oracle import Effect, effect_on, error_of
 from fault_seam import Fault, Hit, Seam
 
 import kvfs_ext
-from kvfs.jobs import HIT
+from kvfs.jobs import HIT, SHED
 
+# What pauses stores, see docs/capacity.md.
+_PAUSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 # Nothing here takes longer; what does has hung.
 _STEP_TIMEOUT_S: Final = 20.0
 KEY_SIZE_BYTES: Final = 36
@@ -288,7 +290,7 @@ class Run:
         allowed = {expected}
         for hit in hits:
             fault = next(each for each in self._faults if each.call in {hit.call, "any"})
-            effect = effect_on(kind, hit.call, fault, self._setup)
+            effect = effect_on(kind, hit, fault)
             error = error_of(fault, kind)
             if effect is Effect.FAILS and len(allowed) == 1:
                 return {error}
@@ -304,8 +306,10 @@ class Run:
         failed = [name for name, outcome in self._stored.items() if outcome and name != "directory"]
         names = ("extra", *failed)
         stored = self._plain_job(engine, "store", names)
-        self._expect(not any(stored.values()), f"stores fail without a fault: {stored}")
-        loaded = self._plain_job(engine, "load", (*names, "good_1"))
+        # A full disk is tried again after a second; that has a test of its own.
+        is_paused = set(stored.values()) == {SHED} and any(fault.error in _PAUSING for fault in self._faults)
+        self._expect(is_paused or not any(stored.values()), f"stores fail without a fault: {stored}")
+        loaded = self._plain_job(engine, "load", ("good_1", *(() if is_paused else names)))
         self._expect(not any(loaded.values()), f"loads fail without a fault: {loaded}")
         self._expect(all(map(self._memory.is_loaded, loaded)), "what was loaded is not exact")
 

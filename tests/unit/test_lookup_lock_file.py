@@ -98,7 +98,7 @@ def test_engine_leaves_its_file_system_free_to_become_read_only(start_rig: Start
     assert [rig.store([rig.key(1)], [0]).outcomes for rig in rigs] == [[errno.EROFS], [errno.EROFS]]
 
 
-SNAPSHOT = b"KVFSIDX1\1" + bytes(range(1, 120))
+SNAPSHOT = b"KVFSIDX2\1" + bytes(range(1, 120))
 
 
 @pytest.mark.parametrize("mode", ["auto", "shared"])

@@ -4,6 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "fs/file.hpp"
@@ -14,10 +17,19 @@ namespace {
 
 constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
-Status make_and_open(const std::string& path, Fd& fd) {
-  if (const Status made = make_directories(AT_FDCWD, path); !made.ok()) return made;
+Status make_and_open(const std::string& path, mode_t mode, Fd& fd) {
+  if (const Status made = make_directories(AT_FDCWD, path, mode); !made.ok()) return made;
   fd = Fd(::open(path.c_str(), kFlags));
   return fd.valid() ? Status::success() : Status::from_errno("open");
+}
+
+// The umask can be read only by changing it, or here. Where that is not mounted it is taken for a hindrance.
+bool umask_takes(mode_t mode) {
+  const Fd file(::open("/proc/self/status", O_RDONLY | O_CLOEXEC));
+  std::array<char, 512> text{};
+  if (!file.valid() || ::read(file.get(), text.data(), text.size() - 1) <= 0) return true;
+  const char* const found = std::strstr(text.data(), "\nUmask:");
+  return found == nullptr || (std::strtoul(found + 7, nullptr, 8) & mode) != 0;
 }
 
 bool removed(const Fd& fd) {
@@ -27,9 +39,12 @@ bool removed(const Fd& fd) {
 
 }  // namespace
 
-Status Directory::open(std::string path) {
+Status Directory::open(std::string path, Modes modes) {
   path_ = std::move(path);
-  return make_and_open(path_, fd_);
+  modes_ = modes;
+  if (const Status opened = make_and_open(path_, modes_.directory, fd_); !opened.ok()) return opened;
+  modes_.umask_interferes = umask_takes(modes_.file);
+  return Status::success();
 }
 
 std::string Directory::path_of(const std::string& relative) const {
@@ -47,7 +62,7 @@ bool Directory::restore_if_removed() {
   // Another thread may have done it while this one waited.
   if (!removed(fd_)) return true;
   Fd fresh;
-  if (!make_and_open(path_, fresh).ok()) return false;
+  if (!make_and_open(path_, modes_.directory, fresh).ok()) return false;
   return ::dup3(fresh.get(), fd_.get(), O_CLOEXEC) >= 0;
 }
 

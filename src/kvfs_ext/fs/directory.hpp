@@ -8,6 +8,7 @@
 
 #include "base/fd.hpp"
 #include "base/status.hpp"
+#include "fs/file.hpp"
 
 namespace kvfs::fs {
 
@@ -18,12 +19,14 @@ class Directory {
   Directory(const Directory&) = delete;
   Directory& operator=(const Directory&) = delete;
 
-  // Make the directory with its missing parents (0700) and open it. Blocks. Call it once.
-  Status open(std::string path);
+  // Make the directory with its missing parents and open it. `modes` are for all that is made here; whether
+  // the umask interferes is found out. Blocks. Call it once.
+  Status open(std::string path, Modes modes = {});
 
   // Let go of it, so that its file system can be unmounted; nobody uses it any more.
   void close() { fd_ = Fd(); }
 
+  [[nodiscard]] const Modes& modes() const { return modes_; }
   // What the *at() calls want.
   [[nodiscard]] int at() const { return fd_.valid() ? fd_.get() : AT_FDCWD; }
   // Have room for descriptors up to `count` in the process's table. The kernel lets it grow on demand, and
@@ -39,6 +42,7 @@ class Directory {
 
  private:
   std::string path_;
+  Modes modes_;
   Fd fd_;
   std::mutex restoring_;
 };

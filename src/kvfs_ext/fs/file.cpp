@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/openat2.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,12 +22,64 @@ bool aligned(std::span<const std::byte> bytes, std::uintptr_t alignment) {
   return (reinterpret_cast<std::uintptr_t>(bytes.data()) | bytes.size()) % alignment == 0;
 }
 
+int open_once(int at, const std::string& path, int flags, mode_t mode) {
+  return ::openat(at, path.c_str(), flags | O_CLOEXEC, mode);
+}
+
+// What openat2 does, one directory after the other.
+int open_stepwise(int at, const std::string& path, int flags, mode_t mode) {
+  constexpr int kStepFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW;
+  const bool makes_nameless = (flags & O_TMPFILE) == O_TMPFILE;
+  Fd parent;
+  std::size_t begin = 0;
+  for (std::size_t slash; (slash = path.find('/', begin)) != std::string::npos; begin = slash + 1) {
+    const int above = parent.valid() ? parent.get() : at;
+    const std::string name = path.substr(begin, slash - begin);
+    Fd next(open_once(above, name, kStepFlags, 0));
+    if (!next.valid()) {
+      struct stat found;
+      const int error = errno;
+      const bool is_link =
+          ::fstatat(above, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(found.st_mode);
+      errno = is_link ? ELOOP : error;
+      return -1;
+    }
+    parent = std::move(next);
+  }
+  const int number = open_once(parent.valid() ? parent.get() : at, path.substr(begin),
+                               flags | (makes_nameless ? 0 : O_NOFOLLOW), mode);
+  return number;
+}
+
+// Old kernels do not know openat2, and some sandboxes do not let it through.
+std::atomic<bool> has_openat2{true};
+
+int open_beneath(int at, const std::string& path, int flags, mode_t mode) {
+  if (has_openat2.load(std::memory_order_relaxed)) {
+    struct open_how how{};
+    how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
+    how.mode = mode;
+    how.resolve = RESOLVE_NO_SYMLINKS;
+    const long number = ::syscall(SYS_openat2, at, path.c_str(), &how, sizeof how);
+    if (number >= 0 || (errno != ENOSYS && errno != EPERM)) return static_cast<int>(number);
+    if (errno == ENOSYS) has_openat2.store(false, std::memory_order_relaxed);
+  }
+  return open_stepwise(at, path, flags, mode);
+}
+
 int open_retrying(int at, const std::string& path, int flags, mode_t mode) {
   int number;
   do {
-    number = ::openat(at, path.c_str(), flags | O_CLOEXEC, mode);
+    number = at == AT_FDCWD ? open_once(at, path, flags, mode) : open_beneath(at, path, flags, mode);
   } while (number < 0 && errno == EINTR);
   return number;
+}
+
+Status make_directory(int at, const std::string& path, mode_t mode) {
+  if (::mkdirat(at, path.c_str(), mode) != 0)
+    return errno == EEXIST ? Status::success() : Status::from_errno("mkdir");
+  // The umask may have taken bits.
+  return ::fchmodat(at, path.c_str(), mode, 0) == 0 ? Status::success() : Status::from_errno("chmod");
 }
 
 Kind kind_of(mode_t mode) {
@@ -39,8 +92,8 @@ Kind kind_of(mode_t mode) {
 void fill(const struct stat& from, Entry& entry) {
   const auto modified_ns = static_cast<std::uint64_t>(from.st_mtim.tv_sec) * 1'000'000'000U +
                            static_cast<std::uint64_t>(from.st_mtim.tv_nsec);
-  entry = {kind_of(from.st_mode), static_cast<std::uint64_t>(from.st_size), from.st_dev, from.st_ino,
-           modified_ns};
+  entry = {kind_of(from.st_mode), static_cast<std::uint64_t>(from.st_size),        from.st_dev, from.st_ino,
+           modified_ns,           static_cast<std::uint64_t>(from.st_blocks) * 512};
 }
 
 }  // namespace
@@ -53,15 +106,13 @@ Status leave_direct(File& file) {
   return Status::success();
 }
 
-Status make_directories(int at, const std::string& path) {
-  if (::mkdirat(at, path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return Status::success();
-  if (errno != ENOENT) return Status::from_errno("mkdir");
+Status make_directories(int at, const std::string& path, mode_t mode) {
+  const Status made = make_directory(at, path, mode);
+  if (made.code != ENOENT) return made;
   const std::size_t slash = path.find_last_of('/');
-  if (slash == std::string::npos || slash == 0) return Status::failure(ENOENT, "mkdir");
-  if (const Status parent = make_directories(at, path.substr(0, slash)); !parent.ok()) return parent;
-  // Another writer may have been first.
-  if (::mkdirat(at, path.c_str(), kDirectoryMode) == 0 || errno == EEXIST) return Status::success();
-  return Status::from_errno("mkdir");
+  if (slash == std::string::npos || slash == 0) return made;
+  if (const Status parent = make_directories(at, path.substr(0, slash), mode); !parent.ok()) return parent;
+  return make_directory(at, path, mode);
 }
 
 bool DirectPolicy::wants(std::span<const std::byte> bytes) {
@@ -93,8 +144,16 @@ Status inspect(const Fd& fd, Entry& entry) {
   return Status::success();
 }
 
-Status create_exclusive(int at, const std::string& path, Naming naming, std::span<const std::byte> bytes,
-                        DirectPolicy& direct, File& file) {
+Status inspect_beneath(int at, const std::string& path, Entry& entry) {
+  if (const Status seen = inspect(at, path, entry); !seen.ok()) return seen;
+  if (entry.kind != Kind::kRegular || at == AT_FDCWD) return Status::success();
+  const Fd place(open_retrying(at, path, O_PATH | O_NOFOLLOW, 0));
+  if (!place.valid() && errno == ELOOP) entry.kind = Kind::kLink;
+  return Status::success();
+}
+
+Status create_exclusive(int at, const std::string& path, Naming naming, const Modes& modes,
+                        std::span<const std::byte> bytes, DirectPolicy& direct, File& file) {
   const std::size_t slash = path.find_last_of('/');
   const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
   const bool named = naming == Naming::kNamed;
@@ -103,8 +162,13 @@ Status create_exclusive(int at, const std::string& path, Naming naming, std::spa
   bool made_directories = false;
   file.direct = direct.wants(bytes);
   while (true) {
-    file.fd = Fd(open_retrying(at, target, flags | (file.direct ? O_DIRECT : 0), kFileMode));
-    if (file.fd.valid()) return Status::success();
+    file.fd = Fd(open_retrying(at, target, flags | (file.direct ? O_DIRECT : 0), modes.file));
+    if (file.fd.valid()) {
+      if (!modes.umask_interferes || ::fchmod(file.fd.get(), modes.file) == 0) return Status::success();
+      const Status refused = Status::from_errno("chmod");
+      if (named) (void)remove(at, path);
+      return refused;
+    }
     const int error = errno;
     if (error == EINVAL && file.direct) {
       // Some file systems create the file before they refuse the flag; O_EXCL says it is ours.
@@ -113,7 +177,7 @@ Status create_exclusive(int at, const std::string& path, Naming naming, std::spa
       file.direct = false;
     } else if (error == ENOENT && !made_directories) {
       // Optimistic: the directory is there but for the first chunk in it.
-      if (const Status made = make_directories(at, parent); !made.ok()) return made;
+      if (const Status made = make_directories(at, parent, modes.directory); !made.ok()) return made;
       made_directories = true;
     } else {
       return Status::failure(error, "create");
@@ -192,6 +256,10 @@ Status move(int at, const std::string& from, const std::string& to, Replace repl
     if (errno != EINVAL && errno != ENOSYS) return Status::from_errno("rename");
   }
   return ::renameat(at, from.c_str(), at, to.c_str()) == 0 ? Status::success() : Status::from_errno("rename");
+}
+
+Status remove_directory(int at, const std::string& path) {
+  return ::unlinkat(at, path.c_str(), AT_REMOVEDIR) == 0 ? Status::success() : Status::from_errno("rmdir");
 }
 
 Status remove(int at, const std::string& path) {

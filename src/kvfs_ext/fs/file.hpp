@@ -1,6 +1,7 @@
 // The system calls that kvfs makes on files, each with its loops and fallbacks. No other room has any.
 //
-// A path is relative to the directory `at`, a descriptor or AT_FDCWD.
+// A path is relative to the directory `at`, a descriptor or AT_FDCWD. Below a descriptor open and create
+// follow no symbolic link in any component, and fail with ELOOP.
 #pragma once
 
 #include <sys/stat.h>
@@ -16,9 +17,13 @@
 
 namespace kvfs::fs {
 
-// KV bytes are users' prompts: nobody but the owner reads them.
-inline constexpr mode_t kFileMode = 0600;
-inline constexpr mode_t kDirectoryMode = 0700;
+// Of what is made. KV bytes are users' prompts: unless told otherwise nobody but the owner reads them.
+struct Modes {
+  mode_t file = 0600;
+  mode_t directory = 0700;
+  // The process's umask takes bits from `file`, so that each new file has to be given them.
+  bool umask_interferes = false;
+};
 
 // Whether operations on one file system still try O_DIRECT. Shared by all threads of an engine.
 //
@@ -54,19 +59,23 @@ struct Entry {
   dev_t device = 0;
   ino_t inode = 0;
   std::uint64_t modified_ns = 0;
+  std::uint64_t disk_bytes = 0;  // that it takes
 };
 
 // Blocking, any thread. ENOENT is no failure here: the entry is kAbsent.
 Status inspect(int at, const std::string& path, Entry& entry);
 Status inspect(const Fd& fd, Entry& entry);
 
+// The same for a regular file, but for one that is behind a link: that is a kLink.
+Status inspect_beneath(int at, const std::string& path, Entry& entry);
+
 // Whether a new file has its name from the start or none until it is linked.
 enum class Naming { kNamed, kNameless };
 
 // Create a file at `path`, or one without a name beside it, for writing `bytes`, with the missing parent
 // directories. EEXIST when there is one at `path` already; nothing of another writer is touched.
-Status create_exclusive(int at, const std::string& path, Naming naming, std::span<const std::byte> bytes,
-                        DirectPolicy& direct, File& file);
+Status create_exclusive(int at, const std::string& path, Naming naming, const Modes& modes,
+                        std::span<const std::byte> bytes, DirectPolicy& direct, File& file);
 
 // Open `path` for reading into `bytes`. A link at the last component fails with ELOOP; a FIFO does
 // not block.
@@ -76,8 +85,9 @@ Status open_existing(int at, const std::string& path, std::span<std::byte> bytes
 // Go on buffered with the descriptor at hand; the bytes that moved already stay valid.
 Status leave_direct(File& file);
 
-// Make `path` a directory with its missing parents below `at`; one that is there is fine.
-Status make_directories(int at, const std::string& path);
+// Make `path` a directory of `mode`, whatever the umask is, with its missing parents below `at`; one that is
+// there is fine.
+Status make_directories(int at, const std::string& path, mode_t mode);
 
 // Reserve the disk space of `size_bytes`, so that writes neither run out of it nor let the file grow, which
 // the kernel does one write after the other. A file system that cannot is left alone.
@@ -95,5 +105,7 @@ Status move(int at, const std::string& from, const std::string& to, Replace repl
 
 // Remove `path`; what is gone already counts as removed.
 Status remove(int at, const std::string& path);
+// Remove the directory `path`. ENOTEMPTY where something is in it.
+Status remove_directory(int at, const std::string& path);
 
 }  // namespace kvfs::fs

@@ -19,12 +19,20 @@ namespace {
 constexpr const char* kName = "kvfs.lock";
 constexpr std::int64_t kConfirmedMs = 50;
 
-struct flock first_byte(short type) {
+struct flock byte_at(off_t offset, short type) {
   struct flock lock{};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
+  lock.l_start = offset;
   lock.l_len = 1;
   return lock;
+}
+
+struct flock first_byte(short type) { return byte_at(0, type); }
+
+// Far more bytes than any file has; locks need none.
+struct flock byte_of(std::uint64_t writer, short type) {
+  return byte_at(static_cast<off_t>(2 + writer / 4), type);
 }
 
 bool anybody_shares(const Fd& file) {
@@ -43,7 +51,7 @@ void grow(const Directory& directory) {
 
 Fd open_file(const Directory& directory) {
   constexpr int kFlags = O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  return Fd(::openat(directory.at(), kName, kFlags, kFileMode));
+  return Fd(::openat(directory.at(), kName, kFlags, directory.modes().file));
 }
 
 std::int64_t now_ms() {
@@ -54,8 +62,9 @@ std::int64_t now_ms() {
 
 }  // namespace
 
-Status Ownership::acquire(const Directory& directory, Sharing wanted) {
+Status Ownership::acquire(const Directory& directory, Sharing wanted, std::uint64_t writer) {
   directory_ = &directory;
+  writer_ = writer;
   Status status;
   if (wanted != Sharing::kShared) {
     file_ = open_file(directory);
@@ -66,6 +75,7 @@ Status Ownership::acquire(const Directory& directory, Sharing wanted) {
     if (status.ok() && ::fstat(file_.get(), &found) != 0) status = Status::from_errno("stat");
     if (status.ok() && anybody_shares(file_)) status = Status::failure(EBUSY, "lock");
     if (status.ok()) {
+      announce();
       size_bytes_ = found.st_size;
       confirmed_ms_ = now_ms();
       owner_ = true;
@@ -118,13 +128,28 @@ void Ownership::share() {
   if (!file_.valid()) return;
   struct flock lock = first_byte(F_RDLCK);
   (void)::fcntl(file_.get(), F_OFD_SETLK, &lock);
+  announce();
   grow(*directory_);
+}
+
+void Ownership::announce() {
+  struct flock lock = byte_of(writer_, F_RDLCK);
+  (void)::fcntl(file_.get(), F_OFD_SETLK, &lock);
+}
+
+bool Ownership::is_alive(std::uint64_t writer) {
+  const std::lock_guard lock(mutex_);
+  struct flock found = byte_of(writer, F_WRLCK);
+  return writer == writer_ || !file_.valid() || ::fcntl(file_.get(), F_OFD_GETLK, &found) != 0 ||
+         found.l_type != F_UNLCK;
 }
 
 // By hand: a forked child has the same open file description and would keep its locks.
 void Ownership::unlock() {
   if (!file_.valid()) return;
+  // To the end: all of them.
   struct flock lock = first_byte(F_UNLCK);
+  lock.l_len = 0;
   (void)::flock(file_.get(), LOCK_UN);
   (void)::fcntl(file_.get(), F_OFD_SETLK, &lock);
   file_ = Fd();
@@ -134,6 +159,14 @@ void Ownership::release() {
   const std::lock_guard lock(mutex_);
   owner_ = false;
   unlock();
+}
+
+bool is_unused(int directory) {
+  const Fd file(::openat(directory, kName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.valid() || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  const bool unused = !anybody_shares(file);
+  (void)::flock(file.get(), LOCK_UN);
+  return unused;
 }
 
 }  // namespace kvfs::fs

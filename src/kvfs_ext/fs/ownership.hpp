@@ -22,7 +22,11 @@ class Ownership {
   // Take the place that is free. `directory` outlives this. Never waits for another process. Fails for kOwner
   // alone: EBUSY if somebody else uses the directory, or what the system said; otherwise what does not work
   // makes the engine share.
-  Status acquire(const Directory& directory, Sharing wanted);
+  // `writer` is a number that this process puts into the names of its temporaries: it counts as alive from
+  // here until release().
+  Status acquire(const Directory& directory, Sharing wanted, std::uint64_t writer);
+  // Whether a process with this number has the directory open. What cannot be told may be.
+  [[nodiscard]] bool is_alive(std::uint64_t writer);
 
   [[nodiscard]] bool owner() const { return owner_.load(std::memory_order_relaxed); }
 
@@ -44,13 +48,20 @@ class Ownership {
 
   void share();
   void unlock();
+  // Hold the lock that says that this writer is alive.
+  void announce();
 
   const Directory* directory_ = nullptr;
+  std::uint64_t writer_ = 0;
   std::mutex mutex_;  // guards what follows
   Fd file_;
   std::int64_t size_bytes_ = 0;  // of the file, when it was locked
   std::atomic<bool> owner_{false};
   std::atomic<std::int64_t> confirmed_ms_{0};
 };
+
+// Whether no engine has the directory open, as far as its lock file can tell; false where it has none,
+// because others than kvfs take no lock.
+[[nodiscard]] bool is_unused(int directory);
 
 }  // namespace kvfs::fs

@@ -10,17 +10,15 @@
 
 namespace kvfs::fs {
 
-Publish probe_publish(const Directory& directory) {
+Publish probe_publish(const Directory& directory, const std::string& temporary) {
   struct statfs file_system;
   if (::fstatfs(directory.at(), &file_system) != 0 || file_system.f_type == FUSE_SUPER_MAGIC)
     return Publish::kRename;
-  const Fd file(::openat(directory.at(), ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, kFileMode));
+  const Fd file(::openat(directory.at(), ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, directory.modes().file));
   if (!file.valid()) return Publish::kRename;
-  const std::string path = ".kvfs_probe_" + std::to_string(::getpid()) + "_" +
-                           std::to_string(reinterpret_cast<std::uintptr_t>(&file)) + ".tmp";
   for (const Publish how : {Publish::kLinkDescriptor, Publish::kLinkProc}) {
-    if (!link_file(file, directory.at(), path, how).ok()) continue;
-    (void)remove(directory.at(), path);
+    if (!link_file(file, directory.at(), temporary, how).ok()) continue;
+    (void)remove(directory.at(), temporary);
     return how;
   }
   return Publish::kRename;

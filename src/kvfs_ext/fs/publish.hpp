@@ -17,7 +17,7 @@ enum class Publish : std::uint8_t { kRename, kLinkDescriptor, kLinkProc };
 
 // Try them in `directory` and say which works; a FUSE file system gets kRename, because it may report a
 // failed write as late as in close(), when a linked file would have its name already. Blocks.
-[[nodiscard]] Publish probe_publish(const Directory& directory);
+[[nodiscard]] Publish probe_publish(const Directory& directory, const std::string& temporary);
 
 // Give the nameless file `path`, which is relative to `at`. EEXIST when that is taken.
 Status link_file(const Fd& file, int at, const std::string& path, Publish how);

@@ -37,21 +37,20 @@ Status read_through_ring(int at, const std::string& path, Page& page, DirectPoli
 
 }  // namespace
 
-Status probe_ring(const Directory& directory, bool use_o_direct) {
+Status probe_ring(const Directory& directory, const std::string& temporary, bool use_o_direct) {
   alignas(kPageSize) Page written;
   alignas(kPageSize) Page read{};
   for (std::size_t i = 0; i < kPageSize; ++i) written[i] = static_cast<std::byte>(i * 37 + 11);
   DirectPolicy direct(use_o_direct);
-  const std::string path = ".kvfs_probe_" + std::to_string(::getpid()) + "_" +
-                           std::to_string(reinterpret_cast<std::uintptr_t>(&read)) + ".tmp";
   File file;
-  Status status = create_exclusive(directory.at(), path, Naming::kNamed, written, direct, file);
+  Status status =
+      create_exclusive(directory.at(), temporary, Naming::kNamed, directory.modes(), written, direct, file);
   if (!status.ok()) return status;
   status = write_all(file, written, direct);
   if (const Status closed = file.fd.close(); status.ok()) status = closed;
-  if (status.ok()) status = read_through_ring(directory.at(), path, read, direct);
+  if (status.ok()) status = read_through_ring(directory.at(), temporary, read, direct);
   if (status.ok() && written != read) status = Status::failure(EIO, "io_uring read");
-  if (const Status removed = remove(directory.at(), path); status.ok()) status = removed;
+  if (const Status removed = remove(directory.at(), temporary); status.ok()) status = removed;
   return status;
 }
 

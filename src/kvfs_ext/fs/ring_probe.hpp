@@ -7,8 +7,8 @@
 
 namespace kvfs::fs {
 
-// Write an aligned page to a new file in `directory`, read it back through a ring with a registered
-// buffer, compare, and remove the file. Blocks. The failure names the step.
-Status probe_ring(const Directory& directory, bool use_o_direct);
+// Write an aligned page to a new file in `directory`, `temporary`, read it back through a ring with a
+// registered buffer, compare, and remove the file. Blocks. The failure names the step.
+Status probe_ring(const Directory& directory, const std::string& temporary, bool use_o_direct);
 
 }  // namespace kvfs::fs

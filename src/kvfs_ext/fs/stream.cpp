@@ -47,7 +47,7 @@ OutputStream::~OutputStream() {
 
 Status OutputStream::create(const Directory& directory, std::string temporary) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-  file_ = Fd(::openat(directory.at(), temporary.c_str(), kFlags, kFileMode));
+  file_ = Fd(::openat(directory.at(), temporary.c_str(), kFlags, directory.modes().file));
   if (!file_.valid()) return Status::from_errno("create");
   directory_ = &directory;
   temporary_ = std::move(temporary);

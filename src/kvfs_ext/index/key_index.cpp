@@ -139,12 +139,12 @@ std::size_t KeyIndex::present_prefix(std::string_view keys, std::size_t key_size
   return count;
 }
 
-void KeyIndex::put(std::string_view key, std::uint64_t size_bytes) {
+void KeyIndex::put(std::string_view key, std::uint64_t size_bytes, Use use) {
   Found found = locate_to_change(key);
   Record record;
   if (found.there()) record.pins = found.shard->table.at(found.place).pins;
   record.blocks = blocks_of(size_bytes);
-  record.stamp = now();
+  record.set_last_use(use);
   change(found, key, record);
 }
 
@@ -173,6 +173,7 @@ void KeyIndex::answer(std::string_view key, std::uint32_t generation, bool prese
   record.state = present ? State::kPresent : State::kAbsent;
   record.blocks = present ? blocks_of(size_bytes) : 0;
   record.stamp = looked_at;
+  if (present) record.set_last_use(take_uses(1));
   change(found, key, record);
 }
 
@@ -184,10 +185,10 @@ void KeyIndex::forget(std::string_view key) {
   change(found, key, record);
 }
 
-void KeyIndex::add(std::string_view key, std::uint64_t size_bytes) {
+void KeyIndex::add(std::string_view key, std::uint64_t size_bytes, Use use) {
   Found found = locate_to_change(key);
   Record record;
-  record.stamp = now();
+  record.set_last_use(use);
   if (found.there()) {
     record = found.shard->table.at(found.place);
     if (record.state != State::kPresent || !record.hint) return;
@@ -197,13 +198,17 @@ void KeyIndex::add(std::string_view key, std::uint64_t size_bytes) {
   change(found, key, record);
 }
 
-void KeyIndex::hint(std::string_view key, std::uint32_t blocks) {
+void KeyIndex::hint(std::string_view key, std::uint32_t blocks, Use use) {
   Found found = locate_to_change(key);
   if (found.there()) return;
   Record record;
   record.blocks = blocks;
-  record.stamp = now();
+  record.set_last_use(use);
   record.hint = true;
+  // What is used from now on is newer.
+  Use next = next_use_.load(std::memory_order_relaxed);
+  while (next <= use && !next_use_.compare_exchange_weak(next, use + 1, std::memory_order_relaxed)) {
+  }
   change(found, key, record);
 }
 
@@ -221,21 +226,22 @@ void KeyIndex::drop_hints() {
   }
 }
 
-void KeyIndex::touch(std::string_view key) {
+void KeyIndex::touch(std::string_view key, Use use) {
   Found found = locate(key);
   if (!found.there()) return;
   Record record = found.shard->table.at(found.place);
   if (record.state != State::kPresent) return;
-  record.stamp = now();
+  record.set_last_use(use);
   found.shard->table.set(found.place, record);
 }
 
-void KeyIndex::pin(std::string_view key) {
+void KeyIndex::pin(std::string_view key, Use use) {
   Found found = locate(key);
   if (!found.there()) return;
   Record record = found.shard->table.at(found.place);
   if (record.state != State::kPresent || record.pins == std::numeric_limits<std::uint16_t>::max()) return;
   if (record.pins++ == 0) pinned_.fetch_add(1, std::memory_order_relaxed);
+  record.set_last_use(use);
   found.shard->table.set(found.place, record);
 }
 
@@ -246,6 +252,62 @@ void KeyIndex::unpin(std::string_view key) {
   if (record.pins == 0) return;
   if (--record.pins == 0) pinned_.fetch_sub(1, std::memory_order_relaxed);
   found.shard->table.set(found.place, record);
+}
+
+Use KeyIndex::use_of_oldest(std::size_t count) const {
+  // So many are enough to tell a hundredth of all keys from the rest.
+  constexpr std::size_t kSamples = std::size_t{1} << 16;
+  const std::size_t stride = present() / kSamples + 1;
+  std::vector<Use> uses;
+  uses.reserve(present() / stride + 1);
+  std::size_t next = 0;
+  for (const auto& by_size : by_size_) {
+    const Shards* const shards = by_size.load(std::memory_order_acquire);
+    if (shards == nullptr) continue;
+    for (const Shard& shard : *shards) {
+      const std::lock_guard lock(shard.mutex);
+      for (std::size_t place = 0; place < shard.table.size(); ++place) {
+        const Record record = shard.table.at(place);
+        if (record.state != State::kPresent || record.pins > 0 || next++ % stride != 0) continue;
+        uses.push_back(record.last_use());
+      }
+    }
+  }
+  if (uses.empty()) return 0;
+  const std::size_t rank = std::min(uses.size() - 1, (count - 1) / stride);
+  std::nth_element(uses.begin(), uses.begin() + static_cast<std::ptrdiff_t>(rank), uses.end());
+  return uses[rank];
+}
+
+void KeyIndex::take_oldest(Use newest, std::size_t count, std::vector<std::string>& keys) {
+  const std::size_t first = next_shard_.load(std::memory_order_relaxed);
+  std::size_t taken = 0;
+  for (auto& by_size : by_size_) {
+    Shards* const shards = by_size.load(std::memory_order_acquire);
+    if (shards == nullptr) continue;
+    for (std::size_t i = 0; i < shards->size() && taken < count; ++i) {
+      const std::size_t number = (first + i) % shards->size();
+      Found found{&(*shards)[number], std::unique_lock((*shards)[number].mutex)};
+      Table& table = found.shard->table;
+      for (found.place = 0; found.place < table.size() && taken < count; ++found.place) {
+        Record record = table.at(found.place);
+        if (record.state != State::kPresent || record.pins > 0 || record.last_use() > newest) continue;
+        keys.emplace_back(table.key_at(found.place));
+        record.state = State::kForgotten;
+        change(found, keys.back(), record);
+        ++taken;
+      }
+      next_shard_.store(number, std::memory_order_relaxed);
+    }
+  }
+}
+
+bool KeyIndex::drop_taken(std::string_view key) {
+  Found found = locate(key);
+  if (!found.there()) return false;
+  const Record record = found.shard->table.at(found.place);
+  if (record.state == State::kForgotten && record.pins == 0) erase(found);
+  return record.state == State::kPresent;
 }
 
 bool KeyIndex::has_size(std::size_t key_size_bytes) const {

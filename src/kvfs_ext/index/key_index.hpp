@@ -10,7 +10,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "index/table.hpp"
 
@@ -23,6 +25,11 @@ using Moment = std::uint32_t;
 [[nodiscard]] Moment now();
 // The moment at so many seconds of CLOCK_MONOTONIC, which is Python's time.monotonic().
 [[nodiscard]] Moment moment_at(double monotonic_s);
+
+// The order of uses: a later one is more. Of files that were found, seconds of a calendar, which is less than
+// any use since a start. There is room for 500 billion uses.
+using Use = std::uint64_t;
+inline constexpr Use kUseMax = (Use{1} << 38) - 1;  // a start leaves as many for what comes
 
 enum class Known : std::uint8_t { kNothing, kPresent, kAbsent, kExpired, kAsked, kForgotten };
 
@@ -42,8 +49,14 @@ class KeyIndex {
   // How many of the packed keys are present, counted from the first until one is not.
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const;
 
+  // The uses of `count` keys that are used together, the last one's: the one before it has one more, and so
+  // on, since the beginning of a prefix is worth more than its end. Never blocks.
+  [[nodiscard]] Use take_uses(std::size_t count) {
+    return next_use_.fetch_add(count, std::memory_order_relaxed);
+  }
+
   // The chunk is on disk for certain.
-  void put(std::string_view key, std::uint64_t size_bytes);
+  void put(std::string_view key, std::uint64_t size_bytes, Use use);
   // A probe begins, for a question of `asked_at`: the key is asked, and the answer counts only while it still
   // is with this generation. False where there is nothing to ask: the key is present, asked already, or was
   // found to be absent since.
@@ -53,18 +66,28 @@ class KeyIndex {
   // Its load failed.
   void forget(std::string_view key);
   // The scan saw the file: adds a key of which nothing is known, and confirms a hint.
-  void add(std::string_view key, std::uint64_t size_bytes);
+  void add(std::string_view key, std::uint64_t size_bytes, Use use);
   // A snapshot has the key: adds it if nothing is known of it.
-  void hint(std::string_view key, std::uint32_t blocks);
+  void hint(std::string_view key, std::uint32_t blocks, Use use);
   // The end of the scan: hints that nobody confirmed are wrong.
   void drop_hints();
   // While the scan runs, absent and forgotten keys are kept however old they are.
   void set_scanning(bool scanning) { scanning_.store(scanning, std::memory_order_relaxed); }
 
-  void touch(std::string_view key);
+  void touch(std::string_view key, Use use);
   // A load is under way, or has ended: of a present key, of others nothing is noted.
-  void pin(std::string_view key);
+  void pin(std::string_view key, Use use);
   void unpin(std::string_view key);
+
+  // The use that about `count` present keys without pins are not newer than, by a sample of them. Goes
+  // through the whole index: 0.3 s at ten million keys.
+  [[nodiscard]] Use use_of_oldest(std::size_t count) const;
+  // Take at most `count` present keys without pins, not newer than `newest`: they are forgotten, and their
+  // files are the caller's to remove. Goes on where the last call ended; none are left when it appends none.
+  void take_oldest(Use newest, std::size_t count, std::vector<std::string>& keys);
+  // The file of a key that was taken is gone. True where a store has come in between and says that the chunk
+  // is there, which has to be looked at again.
+  bool drop_taken(std::string_view key);
 
   [[nodiscard]] std::size_t present() const { return present_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t pinned() const { return pinned_.load(std::memory_order_relaxed); }
@@ -106,6 +129,9 @@ class KeyIndex {
   std::atomic<std::size_t> present_{0};
   std::atomic<std::size_t> pinned_{0};
   std::atomic<std::size_t> memory_bytes_{0};
+  // Above all seconds of a calendar until the year 2106.
+  std::atomic<Use> next_use_{Use{1} << 32};
+  std::atomic<std::size_t> next_shard_{0};
   std::mutex making_;
   std::array<std::atomic<Shards*>, kKeySizeMax + 1> by_size_{};
 };

@@ -13,11 +13,12 @@ namespace kvfs::index {
 namespace {
 
 constexpr const char* kName = "kvfs.index";
-constexpr char kMagic[] = "KVFSIDX1";
+constexpr char kMagic[] = "KVFSIDX2";
 constexpr std::size_t kWholeOffset = 8;
 constexpr std::size_t kHeadBytes = 16;
 constexpr std::size_t kKeySizeMin = 5;
 constexpr std::size_t kBlocksBytes = sizeof(std::uint32_t);
+constexpr std::size_t kUseBytes = sizeof(Use);
 constexpr std::size_t kBatchBytes = std::size_t{1} << 18;
 
 // Tells damage, not intent: whoever may write the file may write the directory.
@@ -106,7 +107,7 @@ bool SnapshotReader::read_section(KeyIndex& index, const std::atomic<bool>& stop
   std::uint64_t count = 0;
   if (!read_number(key_size) || !read_number(count)) return false;
   if (key_size < kKeySizeMin || key_size > kKeySizeMax) return false;
-  const std::size_t entry_bytes = key_size + kBlocksBytes;
+  const std::size_t entry_bytes = key_size + kBlocksBytes + kUseBytes;
   if (count > left_bytes_ / entry_bytes) return false;
   const std::size_t batch_entries = kBatchBytes / entry_bytes;
   std::vector<std::byte> batch;
@@ -117,9 +118,11 @@ bool SnapshotReader::read_section(KeyIndex& index, const std::atomic<bool>& stop
     if (!read_bytes(batch)) return false;
     for (std::size_t at = 0; at < batch.size(); at += entry_bytes) {
       std::uint32_t blocks;
-      std::memcpy(&blocks, batch.data() + at + key_size, sizeof blocks);
+      Use use;
+      std::memcpy(&blocks, batch.data() + at + key_size, kBlocksBytes);
+      std::memcpy(&use, batch.data() + at + key_size + kBlocksBytes, kUseBytes);
       index.hint({reinterpret_cast<const char*>(batch.data()) + at, static_cast<std::size_t>(key_size)},
-                 blocks);
+                 blocks, use & kUseMax);
     }
     count -= entries;
   }
@@ -161,11 +164,13 @@ Status write_snapshot(const fs::Directory& directory, std::string temporary, con
       writer.put_number(number);
       writer.end_piece();
     }
-    const std::size_t batch_entries = kBatchBytes / (key_size + kBlocksBytes);
+    const std::size_t batch_entries = kBatchBytes / (key_size + kBlocksBytes + kUseBytes);
     std::size_t entries = 0;
     index.each_present(key_size, [&](std::string_view key, const Record& record) {
       writer.put(key.data(), key.size());
       writer.put(&record.blocks, kBlocksBytes);
+      const Use use = record.last_use();
+      writer.put(&use, kUseBytes);
       if (++entries % batch_entries == 0) writer.end_piece();
     });
     if (entries % batch_entries != 0) writer.end_piece();

@@ -22,10 +22,18 @@ enum class State : std::uint8_t {
 // What is kept of a key beside the key.
 struct Record {
   std::uint32_t blocks = 0;  // of 512 bytes that the file takes
-  std::uint32_t stamp = 0;   // present: the moment of the last use; else see State
+  std::uint32_t stamp = 0;   // present: the lower bits of the last use; else see State
   std::uint16_t pins = 0;    // loads that are under way
   State state = State::kPresent;
-  bool hint = false;  // a snapshot said so and nobody has seen the file yet
+  bool hint : 1 = false;               // a snapshot said so and nobody has seen the file yet
+  std::uint8_t last_use_high : 7 = 0;  // of a present key
+
+  // When it was used last, as KeyIndex counts uses; 39 bits.
+  [[nodiscard]] std::uint64_t last_use() const { return std::uint64_t{last_use_high} << 32 | stamp; }
+  void set_last_use(std::uint64_t use) {
+    stamp = static_cast<std::uint32_t>(use);
+    last_use_high = use >> 32 & 0x7fU;
+  }
 };
 
 // Keys begin with a cryptographic hash, so that eight bytes of it and the group tell them apart well enough;

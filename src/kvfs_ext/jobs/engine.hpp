@@ -16,9 +16,12 @@
 
 #include "base/status.hpp"
 #include "fs/ring.hpp"
+#include "jobs/evictor.hpp"
 #include "jobs/job.hpp"
 #include "jobs/lookups.hpp"
 #include "jobs/queue.hpp"
+#include "jobs/space.hpp"
+#include "jobs/store_pause.hpp"
 #include "layouts/files.hpp"
 #include "layouts/files_window.hpp"
 
@@ -39,6 +42,10 @@ struct EngineOptions {
   std::uint64_t max_queued_store_bytes = 0;
   fs::Sharing sharing = fs::Sharing::kAuto;
   double negative_ttl_s = 1.0;
+  layouts::Checksum checksum = layouts::Checksum::kAuto;
+  fs::Modes modes;
+  std::string space_root;  // what the limits are for
+  SpaceLimits limits;
 };
 
 // The primary tier's memory: `num_chunks` rows of `chunk_size_bytes`. Not owned.
@@ -54,6 +61,13 @@ struct EngineStats {
   std::uint64_t healed_files = 0;
   std::uint64_t removed_files = 0;
   std::uint64_t shed_stores = 0;
+  std::uint64_t paused_stores = 0;
+  EvictionStats evicted;
+  SpaceStats space;
+  std::uint64_t seals = 0;  // 1: chunks are sealed and verified
+  std::uint64_t verified_loads = 0;
+  std::uint64_t unverified_loads = 0;
+  std::uint64_t damaged_chunks = 0;
   std::uint64_t peak_inflight_read_bytes = 0;
   std::uint64_t peak_inflight_write_bytes = 0;
   std::uint64_t inflight_jobs = 0;
@@ -89,6 +103,9 @@ class Engine {
   // Ask the disk about a key; and hand the threads what was asked.
   void probe(std::string_view key);
   void submit_probes();
+
+  // The keys that were evicted since the last call, or the last 65,536 of them.
+  [[nodiscard]] std::vector<std::string> take_evicted() { return evictor_.take_evicted(); }
 
   // The jobs that ended since the last call, each exactly once over the engine's life, also after close().
   [[nodiscard]] std::vector<Completion> poll();
@@ -134,6 +151,8 @@ class Engine {
   [[nodiscard]] Claim claim_more(JobKind kind, std::size_t most, Done& done);
   void execute(const Claim& claim, Done& done);
   void execute_in_window(Claim claim, layouts::FilesWindow& window, Done& done);
+  // Whether there is room for a store. If not, it has ended.
+  [[nodiscard]] bool admit(const Claim& claim, std::size_t op, Done& done);
   Status execute_op(Job& job, std::size_t op, std::string& path, std::size_t& moved);
   Status answer_question(const Job& job, std::size_t op);
   // Tell the index what an op's end means.
@@ -150,6 +169,9 @@ class Engine {
   const Status uring_status_;
   const std::unique_ptr<layouts::FilesContext> context_;
   Lookups lookups_;
+  Space space_;
+  Evictor evictor_;
+  StorePause pause_;
   // Registers the buffer once; the threads' rings clone from it. Carries no reads.
   fs::Ring donor_;
 
@@ -160,6 +182,7 @@ class Engine {
   std::vector<Completion> completions_;
   std::size_t inflight_jobs_ = 0;
   std::uint64_t shed_stores_ = 0;
+  std::uint64_t paused_stores_ = 0;
   std::size_t waiting_threads_ = 0;
   bool wake_up_pending_ = false;
   bool stop_ = false;

@@ -58,6 +58,10 @@ class Job {
   const Asker asker;
   const Clock::time_point accepted_at;
 
+  // Set before any thread has the job: when its last key was used; the ones before it count as later.
+  std::uint64_t last_key_use = 0;
+  [[nodiscard]] std::uint64_t use_of(std::size_t op) const { return last_key_use + keys.count() - 1 - op; }
+
   // The queue's, guarded by the engine's mutex: the first op that nobody has claimed, the end of those that
   // can be, and how many were claimed since the job last made room for another.
   std::size_t next_op = 0;

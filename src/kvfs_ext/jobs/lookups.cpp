@@ -26,15 +26,12 @@ bool proves_absence(const Status& status) {
 
 }  // namespace
 
-Lookups::Lookups(fs::Directory& directory, const LookupOptions& options)
-    : directory_(directory), options_(options), index_(options.negative_ttl_s) {}
+Lookups::Lookups(fs::Directory& directory, fs::Ownership& ownership, const LookupOptions& options)
+    : directory_(directory), options_(options), index_(options.negative_ttl_s), ownership_(ownership) {}
 
-Status Lookups::open() {
-  if (const Status acquired = ownership_.acquire(directory_, options_.sharing); !acquired.ok())
-    return acquired;
+void Lookups::open() {
   has_snapshot_ = snapshot_.open(directory_);
   index_.set_scanning(true);
-  return Status::success();
 }
 
 void Lookups::start() {
@@ -56,10 +53,13 @@ void Lookups::read_all() {
     if (snapshot_.read(index_, terms, stop_) && ownership_.owner()) complete_ = true;
     snapshot_ = {};
   }
-  const layouts::FilesScan scan{options_.chunk_size_bytes, stop_, [this](std::string_view key) {
-                                  index_.add(key, options_.chunk_size_bytes);
+  const layouts::FilesScan scan{options_.chunk_size_bytes, stop_,
+                                [this](std::string_view key, std::uint64_t written_s) {
+                                  // A clock that is far off must not make a file newer than all uses.
+                                  index_.add(key, options_.chunk_size_bytes, written_s & 0xffffffffU);
                                   scanned_files_.fetch_add(1, std::memory_order_relaxed);
-                                }};
+                                },
+                                [this](const std::string& path) { reclaim(path); }};
   const bool whole = layouts::scan_files(directory_, scan);
   if (whole) index_.drop_hints();
   if (!stop_) complete_ = whole;
@@ -74,6 +74,12 @@ void Lookups::close() {
     (void)index::write_snapshot(directory_, layouts::temporary_path("kvfs.index"), index_, terms, !forgot_);
   }
   ownership_.release();
+}
+
+void Lookups::reclaim(const std::string& path) {
+  const std::optional<std::uint64_t> writer = layouts::writer_of(path);
+  if (!writer || ownership_.is_alive(*writer)) return;
+  if (fs::remove(directory_.at(), path).ok()) reclaimed_.fetch_add(1, std::memory_order_relaxed);
 }
 
 Verdict Lookups::verdict(std::string_view key, std::optional<index::Moment> waiting_since) {
@@ -165,14 +171,22 @@ void Lookups::checked(std::string_view key, const Status& status) {
   if (status.ok() && is_foreign(key)) ownership_.give_up();
 }
 
+void Lookups::evicted(std::string_view key) {
+  if (!index_.drop_taken(key)) return;
+  // A store has ended meanwhile: as a duplicate of the file that is gone, or after that with one of its own.
+  fs::Entry entry;
+  const Status seen = fs::inspect(directory_.at(), layouts::chunk_path(key), entry);
+  if (!seen.ok() || entry.kind == fs::Kind::kAbsent) index_.forget(key);
+}
+
 void Lookups::load_ended(std::string_view key, const Status& status) {
   if (!status.ok()) index_.forget(key);
   if (!status.ok() && !proves_absence(status)) forgot_ = true;
   index_.unpin(key);
 }
 
-void Lookups::store_ended(std::string_view key, const Status& status) {
-  if (status.ok()) index_.put(key, options_.chunk_size_bytes);
+void Lookups::store_ended(std::string_view key, const Status& status, index::Use use) {
+  if (status.ok()) index_.put(key, options_.chunk_size_bytes, use);
   const std::lock_guard lock(storing_mutex_);
   if (const auto found = storing_.find(std::string(key)); found != storing_.end()) storing_.erase(found);
 }
@@ -202,6 +216,7 @@ LookupStats Lookups::stats() const {
   stats.owner = ownership_.owner() ? 1 : 0;
   stats.pinned_chunks = index_.pinned();
   stats.probes = probes_.load(std::memory_order_relaxed);
+  stats.reclaimed_temporaries = reclaimed_.load(std::memory_order_relaxed);
   stats.checks = checks_made_.load(std::memory_order_relaxed);
   return stats;
 }

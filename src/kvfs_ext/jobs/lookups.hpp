@@ -27,7 +27,6 @@ namespace kvfs::jobs {
 enum class Verdict : std::uint8_t { kMiss, kHit, kRetry, kExpired };
 
 struct LookupOptions {
-  fs::Sharing sharing = fs::Sharing::kAuto;
   double negative_ttl_s = 1.0;
   std::size_t chunk_size_bytes = 0;
 };
@@ -41,6 +40,7 @@ struct LookupStats {
   std::uint64_t pinned_chunks = 0;
   std::uint64_t probes = 0;
   std::uint64_t checks = 0;
+  std::uint64_t reclaimed_temporaries = 0;
 };
 
 // Keys that the disk is asked about together.
@@ -53,14 +53,14 @@ struct Questions {
 // is its contract. No call blocks but those three.
 class Lookups {
  public:
-  // `directory` is open and outlives this.
-  Lookups(fs::Directory& directory, const LookupOptions& options);
+  // `directory` is open, `ownership` acquired; both outlive this.
+  Lookups(fs::Directory& directory, fs::Ownership& ownership, const LookupOptions& options);
   ~Lookups() { stop(); }
   Lookups(const Lookups&) = delete;
   Lookups& operator=(const Lookups&) = delete;
 
-  // Become the owner, or one who shares; EBUSY where the owner was asked for and cannot be.
-  Status open();
+  // See whether there is a snapshot.
+  void open();
   // Begin to read what is there, on a thread of its own. Throws std::system_error without one.
   void start();
   // End the scan early.
@@ -76,7 +76,8 @@ class Lookups {
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
     return index_.present_prefix(keys, key_size_bytes);
   }
-  void touch(std::string_view key) { index_.touch(key); }
+  [[nodiscard]] index::Use take_uses(std::size_t count) { return index_.take_uses(count); }
+  void touch(std::string_view key, index::Use use) { index_.touch(key, use); }
 
   // Collect a question; true when it is time to take them.
   [[nodiscard]] bool probe(std::string_view key);
@@ -88,15 +89,25 @@ class Lookups {
   // The disk has been asked whether a MISS was right.
   void checked(std::string_view key, const Status& status);
 
-  void load_submitted(std::string_view key) { index_.pin(key); }
+  void load_submitted(std::string_view key, index::Use use) { index_.pin(key, use); }
   void store_begins(std::string_view key);
   void load_ended(std::string_view key, const Status& status);
-  void store_ended(std::string_view key, const Status& status);
+  void store_ended(std::string_view key, const Status& status, index::Use use);
+
+  // What KeyIndex has of these.
+  [[nodiscard]] index::Use use_of_oldest(std::size_t count) const { return index_.use_of_oldest(count); }
+  void take_oldest(index::Use newest, std::size_t count, std::vector<std::string>& keys) {
+    index_.take_oldest(newest, count, keys);
+  }
+  // The file of a key that was taken so is gone.
+  void evicted(std::string_view key);
 
   [[nodiscard]] LookupStats stats() const;
 
  private:
   void read_all();
+  // Remove a temporary whose writer is gone.
+  void reclaim(const std::string& path);
   [[nodiscard]] Verdict verdict(std::string_view key, std::optional<index::Moment> waiting_since);
   [[nodiscard]] bool collect(std::string_view key);
   // The chunk is on disk although this engine knows nothing of it: was it stored by another?
@@ -107,7 +118,7 @@ class Lookups {
   fs::Directory& directory_;
   const LookupOptions options_;
   index::KeyIndex index_;
-  fs::Ownership ownership_;
+  fs::Ownership& ownership_;
   index::SnapshotReader snapshot_;
   bool has_snapshot_ = false;
 
@@ -118,6 +129,7 @@ class Lookups {
   std::atomic<bool> forgot_{false};
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> scanned_files_{0};
+  std::atomic<std::uint64_t> reclaimed_{0};
   std::atomic<std::uint64_t> probes_{0};
   std::atomic<std::uint64_t> checks_made_{0};
   std::atomic<std::uint32_t> generation_{0};

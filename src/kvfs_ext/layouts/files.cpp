@@ -14,6 +14,12 @@ namespace {
 
 constexpr char kHexDigits[] = "0123456789abcdef";
 
+// Of a temporary's name: what tells it from others' temporaries, then the writer's number, the process and
+// the count.
+constexpr std::string_view kTemporaryMark = "_kvfs";
+constexpr int kNumberDigits = 16;
+constexpr std::size_t kTailDigits = kNumberDigits + 8 + 8;
+
 void append_hex(std::string& text, std::uint64_t number, int digits) {
   for (int shift = (digits - 1) * 4; shift >= 0; shift -= 4) text += kHexDigits[(number >> shift) & 0xf];
 }
@@ -37,8 +43,8 @@ int mismatch(const fs::Entry& entry, std::size_t size_bytes) {
   return EBADMSG;
 }
 
-// Remove the file that was found too short, unless another writer has replaced it since.
-void remove_truncated(FilesContext& context, const std::string& path, const fs::Entry& proven) {
+// Remove the file that was proven to be wrong, unless another writer has replaced it since.
+void remove_proven(FilesContext& context, const std::string& path, const fs::Entry& proven) {
   fs::Entry current;
   const int at = context.directory.at();
   if (!fs::inspect(at, path, current).ok()) return;
@@ -47,12 +53,24 @@ void remove_truncated(FilesContext& context, const std::string& path, const fs::
   if (fs::remove(at, path).ok()) count(context.counters.removed_files);
 }
 
+bool is_sealed(FilesContext& context, const std::string& path) {
+  fs::File file;
+  fs::DirectPolicy buffered(false);
+  return fs::open_existing(context.directory.at(), path, {}, buffered, file).ok() &&
+         Seals::is_sealed(file.fd);
+}
+
+bool make_parent(FilesContext& context, const std::string& path) {
+  const std::string parent = path.substr(0, path.find_last_of('/'));
+  return fs::make_directories(context.directory.at(), parent, context.directory.modes().directory).ok();
+}
+
 // Whether the chunk is at `path` already; a failure where no store can go.
 Status find_duplicate(FilesContext& context, const std::string& path, std::size_t size_bytes,
                       bool& is_there) {
   fs::Entry entry;
-  if (const Status seen = fs::inspect(context.directory.at(), path, entry); !seen.ok()) return seen;
-  is_there = mismatch(entry, size_bytes) == 0;
+  if (const Status seen = fs::inspect_beneath(context.directory.at(), path, entry); !seen.ok()) return seen;
+  is_there = mismatch(entry, size_bytes) == 0 && (!context.seals.required() || is_sealed(context, path));
   if (is_there) count(context.counters.duplicate_stores);
   return entry.kind == fs::Kind::kDirectory ? Status::failure(EISDIR, "store") : Status::success();
 }
@@ -74,7 +92,10 @@ Status publish_temporary(FilesContext& context, const std::string& temporary, co
 Status publish_nameless(FilesContext& context, const fs::File& file, const std::string& path,
                         std::size_t size_bytes, bool& is_there) {
   const int at = context.directory.at();
-  const Status published = fs::link_file(file.fd, at, path, context.publish);
+  Status published = fs::link_file(file.fd, at, path, context.publish);
+  // Its directory was empty, and removed after an eviction.
+  if (published.code == ENOENT && make_parent(context, path))
+    published = fs::link_file(file.fd, at, path, context.publish);
   if (published.code != EEXIST) return published;
   const std::string temporary = temporary_path(path);
   if (const Status linked = fs::link_file(file.fd, at, temporary, context.publish); !linked.ok())
@@ -103,74 +124,110 @@ std::string chunk_path(std::string_view key) {
   return path;
 }
 
-std::string temporary_path(std::string_view path) {
-  static const std::uint64_t kProcessSeed = [] {
-    std::uint64_t seed = 0;
-    if (::getrandom(&seed, sizeof seed, 0) != static_cast<ssize_t>(sizeof seed)) {
+std::uint64_t writer_number() {
+  static const std::uint64_t kNumber = [] {
+    std::uint64_t number = 0;
+    if (::getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) {
       struct timespec now;
       ::clock_gettime(CLOCK_REALTIME, &now);
-      seed = static_cast<std::uint64_t>(now.tv_nsec) << 32 ^ static_cast<std::uint64_t>(now.tv_sec);
+      number = static_cast<std::uint64_t>(now.tv_nsec) << 32 ^ static_cast<std::uint64_t>(now.tv_sec);
     }
-    return seed;
+    return number;
   }();
+  return kNumber;
+}
+
+std::optional<std::uint64_t> writer_of(std::string_view temporary) {
+  constexpr std::string_view kSuffix = ".tmp";
+  if (!temporary.ends_with(kSuffix) || temporary.size() < kTailDigits + kSuffix.size()) return std::nullopt;
+  temporary.remove_suffix(kSuffix.size());
+  const std::string_view tail = temporary.substr(temporary.size() - kTailDigits);
+  if (!temporary.substr(0, temporary.size() - kTailDigits).ends_with(kTemporaryMark)) return std::nullopt;
+  std::uint64_t number = 0;
+  for (std::size_t i = 0; i < tail.size(); ++i) {
+    const std::size_t digit = std::string_view(kHexDigits).find(tail[i]);
+    if (digit == std::string_view::npos) return std::nullopt;
+    if (i < kNumberDigits) number = number << 4 | digit;
+  }
+  return number;
+}
+
+std::string temporary_path(std::string_view path) {
   static std::atomic<std::uint64_t> counter{0};
   std::string temporary(path);
-  temporary += '_';
+  temporary += kTemporaryMark;
   // A fork copies the seed and the counter; the process id tells the copies apart.
-  append_hex(temporary, kProcessSeed, 16);
+  append_hex(temporary, writer_number(), kNumberDigits);
   append_hex(temporary, static_cast<std::uint64_t>(::getpid()), 8);
   append_hex(temporary, counter.fetch_add(1, std::memory_order_relaxed), 8);
   return temporary += ".tmp";
+}
+
+bool remove_chunk(FilesContext& context, const std::string& path, Status& status) {
+  const int at = context.directory.at();
+  fs::Entry entry;
+  status = fs::inspect_beneath(at, path, entry);
+  if (status.ok() && entry.kind == fs::Kind::kLink) status = Status::failure(ELOOP, "unlink");
+  const bool was_there = status.ok() && entry.kind != fs::Kind::kAbsent;
+  if (status.ok()) status = fs::remove(at, path);
+  return status.ok() && was_there;
+}
+
+void prune(FilesContext& context, const std::string& path) {
+  (void)fs::remove_directory(context.directory.at(), path.substr(0, path.find_last_of('/')));
 }
 
 std::string temporary_for(const FilesContext& context, const std::string& path) {
   return context.publish == fs::Publish::kRename ? temporary_path(path) : std::string();
 }
 
-Status store_file(FilesContext& context, std::string temporary, const std::string& path,
+Status store_file(FilesContext& context, std::string temporary, const ChunkName& chunk,
                   std::span<const std::byte> bytes, std::size_t& moved) {
   moved = 0;
   Unpublished unpublished;
   bool is_there = false;
-  const Status begun = begin_store(context, std::move(temporary), path, bytes, unpublished, is_there);
+  const Status begun = begin_store(context, std::move(temporary), chunk, bytes, unpublished, is_there);
   if (!begun.ok() || is_there) return begun;
   const Status written = fs::write_all(unpublished.file, bytes, context.direct);
-  const Status ended = end_store(context, std::move(unpublished), path, bytes.size(), written, is_there);
+  const Status ended = end_store(context, std::move(unpublished), chunk, bytes, written, is_there);
   if (ended.ok() && !is_there) moved = bytes.size();
   return ended;
 }
 
-Status begin_store(FilesContext& context, std::string temporary, const std::string& path,
+Status begin_store(FilesContext& context, std::string temporary, const ChunkName& chunk,
                    std::span<const std::byte> bytes, Unpublished& unpublished, bool& is_there) {
-  const Status found = find_duplicate(context, path, bytes.size(), is_there);
+  const Status found = find_duplicate(context, chunk.path, bytes.size(), is_there);
   if (!found.ok() || is_there) return found;
   unpublished.temporary = std::move(temporary);
   const bool nameless = unpublished.temporary.empty();
   const auto create = [&] {
-    return fs::create_exclusive(context.directory.at(), nameless ? path : unpublished.temporary,
-                                nameless ? fs::Naming::kNameless : fs::Naming::kNamed, bytes, context.direct,
-                                unpublished.file);
+    return fs::create_exclusive(context.directory.at(), nameless ? chunk.path : unpublished.temporary,
+                                nameless ? fs::Naming::kNameless : fs::Naming::kNamed,
+                                context.directory.modes(), bytes, context.direct, unpublished.file);
   };
   Status created = create();
   if (created.code == ENOENT && context.directory.restore_if_removed()) created = create();
   return created;
 }
 
-Status end_store(FilesContext& context, Unpublished unpublished, const std::string& path,
-                 std::size_t size_bytes, const Status& written, bool& is_there) {
-  if (unpublished.temporary.empty())
-    return written.ok() ? publish_nameless(context, unpublished.file, path, size_bytes, is_there) : written;
+Status end_store(FilesContext& context, Unpublished unpublished, const ChunkName& chunk,
+                 std::span<const std::byte> bytes, const Status& written, bool& is_there) {
   Status status = written;
+  if (status.ok()) status = context.seals.set(unpublished.file.fd, chunk.key, bytes);
+  if (unpublished.temporary.empty()) {
+    return status.ok() ? publish_nameless(context, unpublished.file, chunk.path, bytes.size(), is_there)
+                       : status;
+  }
   if (const Status closed = unpublished.file.fd.close(); status.ok()) status = closed;
-  if (status.ok()) status = publish_temporary(context, unpublished.temporary, path, size_bytes, is_there);
+  if (status.ok())
+    status = publish_temporary(context, unpublished.temporary, chunk.path, bytes.size(), is_there);
   if (!status.ok()) (void)fs::remove(context.directory.at(), unpublished.temporary);
   return status;
 }
 
-Status begin_load(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
-                  fs::File& file) {
+Status begin_load(FilesContext& context, const ChunkName& chunk, std::span<std::byte> bytes, fs::File& file) {
   const auto open = [&] {
-    return fs::open_existing(context.directory.at(), path, bytes, context.direct, file);
+    return fs::open_existing(context.directory.at(), chunk.path, bytes, context.direct, file);
   };
   Status opened = open();
   if (opened.code == ENOENT && context.directory.restore_if_removed()) opened = open();
@@ -180,32 +237,37 @@ Status begin_load(FilesContext& context, const std::string& path, std::span<std:
   const int wrong = mismatch(entry, bytes.size());
   if (wrong == 0) return Status::success();
   if (entry.kind == fs::Kind::kRegular && entry.size_bytes < bytes.size())
-    remove_truncated(context, path, entry);
+    remove_proven(context, chunk.path, entry);
   return Status::failure(wrong, "load");
 }
 
-Status end_load(FilesContext& context, const std::string& path, const fs::File& file,
+Status end_load(FilesContext& context, const ChunkName& chunk, const fs::File& file,
                 std::span<std::byte> bytes, std::size_t moved) {
-  if (moved == bytes.size()) return Status::success();
-  // It was cut while we read. Only the size can prove that; a short answer alone proves nothing.
   fs::Entry entry;
+  if (moved == bytes.size()) {
+    const Status verified = context.seals.verify(file.fd, chunk.key, bytes);
+    if (verified.code != EBADMSG) return verified;
+    if (fs::inspect(file.fd, entry).ok()) remove_proven(context, chunk.path, entry);
+    return verified;
+  }
+  // It was cut while we read. Only the size can prove that; a short answer alone proves nothing.
   if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
-  if (entry.size_bytes < bytes.size()) remove_truncated(context, path, entry);
+  if (entry.size_bytes < bytes.size()) remove_proven(context, chunk.path, entry);
   return Status::failure(EBADMSG, "load");
 }
 
-Status load_file(FilesContext& context, const std::string& path, std::span<std::byte> bytes,
+Status load_file(FilesContext& context, const ChunkName& chunk, std::span<std::byte> bytes,
                  std::size_t& moved) {
   moved = 0;
   fs::File file;
-  if (const Status begun = begin_load(context, path, bytes, file); !begun.ok()) return begun;
+  if (const Status begun = begin_load(context, chunk, bytes, file); !begun.ok()) return begun;
   if (const Status read = fs::read_all(file, bytes, context.direct, moved); !read.ok()) return read;
-  return end_load(context, path, file, bytes, moved);
+  return end_load(context, chunk, file, bytes, moved);
 }
 
 Status lookup_file(const FilesContext& context, const std::string& path, std::size_t size_bytes) {
   fs::Entry entry;
-  if (const Status seen = fs::inspect(context.directory.at(), path, entry); !seen.ok()) return seen;
+  if (const Status seen = fs::inspect_beneath(context.directory.at(), path, entry); !seen.ok()) return seen;
   const int wrong = mismatch(entry, size_bytes);
   return wrong == 0 ? Status::success() : Status::failure(wrong, "lookup");
 }

@@ -15,6 +15,7 @@ namespace kvfs::layouts {
 namespace {
 
 constexpr std::string_view kSuffix = ".bin";
+constexpr std::string_view kTemporarySuffix = ".tmp";
 
 int hex_value(char digit) {
   if (digit >= '0' && digit <= '9') return digit - '0';
@@ -75,6 +76,7 @@ class Scanner {
     if (!open_and_read(directory.at(), ".", root, firsts)) return false;
     for (const std::string& first : firsts) {
       if (scan_.stop.load(std::memory_order_relaxed)) return false;
+      if (first.ends_with(kTemporarySuffix)) scan_.on_temporary(first);
       if (is_first_level(first)) whole_ = scan_first(root, first) && whole_;
     }
     return whole_ && !scan_.stop.load(std::memory_order_relaxed);
@@ -105,11 +107,13 @@ class Scanner {
     if (!open_and_read(parent.get(), leaf.c_str(), directory, names_)) return false;
     bool whole = true;
     for (const std::string& name : names_) {
+      if (name.ends_with(kTemporarySuffix)) scan_.on_temporary(first + '/' + leaf + '/' + name);
       const std::string key = key_of(first, leaf, name);
       if (key.empty()) continue;
       fs::Entry entry;
       if (!fs::inspect(directory.get(), name, entry).ok()) whole = false;
-      if (entry.kind == fs::Kind::kRegular && entry.size_bytes == scan_.chunk_size_bytes) scan_.on_chunk(key);
+      if (entry.kind == fs::Kind::kRegular && entry.size_bytes == scan_.chunk_size_bytes)
+        scan_.on_chunk(key, entry.modified_ns / 1'000'000'000U);
     }
     return whole;
   }
@@ -124,6 +128,10 @@ class Scanner {
 
 bool scan_files(const fs::Directory& directory, const FilesScan& scan) {
   return Scanner(scan).run(directory);
+}
+
+bool is_chunk_path(const std::string& first, const std::string& leaf, const std::string& name) {
+  return is_first_level(first) && is_leaf(leaf) && !key_of(first, leaf, name).empty();
 }
 
 std::uint64_t first_level_digest(const fs::Directory& directory) {

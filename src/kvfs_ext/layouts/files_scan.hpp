@@ -14,14 +14,20 @@ namespace kvfs::layouts {
 struct FilesScan {
   std::size_t chunk_size_bytes = 0;
   const std::atomic<bool>& stop;
-  // Called with the key of every chunk; counts are the caller's.
-  std::function<void(std::string_view key)> on_chunk;
+  // Called with the key of every chunk, and when it was written, in seconds of the calendar; counts are the
+  // caller's.
+  std::function<void(std::string_view key, std::uint64_t written_s)> on_chunk;
+  // Called with the path of every temporary in a chunk's directory.
+  std::function<void(const std::string& path)> on_temporary;
 };
 
 // Report every regular file of the chunk's size that lies where its key belongs; links are not followed and
 // all else is passed over. True if everything was read: false after `stop`, or if some directory could not
 // be. Blocks for long.
 bool scan_files(const fs::Directory& directory, const FilesScan& scan);
+
+// Whether `name` in the directory `first`/`leaf` of a namespace is where some chunk lies.
+[[nodiscard]] bool is_chunk_path(const std::string& first, const std::string& leaf, const std::string& name);
 
 // Names and times of the first level's directories in a number: another one when a chunk has come into a leaf
 // that was not there before. Blocks for some milliseconds.

@@ -19,20 +19,20 @@ FilesWindow::FilesWindow(FilesContext& context, unsigned depth, fs::Ring ring)
   for (std::size_t slot = depth; slot > 0; --slot) free_.push_back(slot - 1);
 }
 
-void FilesWindow::start_load(std::string path, std::span<std::byte> bytes, std::uint64_t tag) {
-  const std::size_t index = take_slot(false, std::move(path), bytes, tag);
+void FilesWindow::start_load(ChunkName chunk, std::span<std::byte> bytes, std::uint64_t tag) {
+  const std::size_t index = take_slot(false, std::move(chunk), bytes, tag);
   Slot& slot = slots_[index];
-  const Status begun = begin_load(context_, slot.path, bytes, slot.target.file);
+  const Status begun = begin_load(context_, slot.chunk, bytes, slot.target.file);
   if (begun.ok()) return transfer_rest(index);
   finish(index, begun);
 }
 
-void FilesWindow::start_store(std::string path, std::span<std::byte> bytes, std::uint64_t tag) {
-  const std::size_t index = take_slot(true, std::move(path), bytes, tag);
+void FilesWindow::start_store(ChunkName chunk, std::span<std::byte> bytes, std::uint64_t tag) {
+  const std::size_t index = take_slot(true, std::move(chunk), bytes, tag);
   Slot& slot = slots_[index];
   bool is_there = false;
-  const Status begun =
-      begin_store(context_, temporary_for(context_, slot.path), slot.path, bytes, slot.target, is_there);
+  const Status begun = begin_store(context_, temporary_for(context_, slot.chunk.path), slot.chunk, bytes,
+                                   slot.target, is_there);
   if (!begun.ok() || is_there) return finish(index, begun);
   // A write that lets its file grow would not run beside others.
   const Status reserved = fs::reserve(slot.target.file, bytes.size());
@@ -49,13 +49,13 @@ void FilesWindow::progress(bool wait) {
 
 std::vector<FilesWindow::Result> FilesWindow::results() { return std::exchange(results_, {}); }
 
-std::size_t FilesWindow::take_slot(bool stores, std::string path, std::span<std::byte> bytes,
+std::size_t FilesWindow::take_slot(bool stores, ChunkName chunk, std::span<std::byte> bytes,
                                    std::uint64_t tag) {
   const std::size_t index = free_.back();
   free_.pop_back();
   Slot& slot = slots_[index];
   slot.stores = stores;
-  slot.path = std::move(path);
+  slot.chunk = std::move(chunk);
   slot.bytes = bytes;
   slot.moved = 0;
   slot.tag = tag;
@@ -94,12 +94,12 @@ void FilesWindow::end(std::size_t index, const Status& transferred) {
   Slot& slot = slots_[index];
   if (!slot.stores) {
     return finish(index, transferred.ok()
-                             ? end_load(context_, slot.path, slot.target.file, slot.bytes, slot.moved)
+                             ? end_load(context_, slot.chunk, slot.target.file, slot.bytes, slot.moved)
                              : transferred);
   }
   bool is_there = false;
-  const Status ended = end_store(context_, std::exchange(slot.target, {}), slot.path, slot.bytes.size(),
-                                 transferred, is_there);
+  const Status ended =
+      end_store(context_, std::exchange(slot.target, {}), slot.chunk, slot.bytes, transferred, is_there);
   slot.moved = ended.ok() && !is_there ? slot.bytes.size() : 0;
   finish(index, ended);
 }
@@ -107,7 +107,7 @@ void FilesWindow::end(std::size_t index, const Status& transferred) {
 void FilesWindow::finish(std::size_t index, const Status& status) {
   Slot& slot = slots_[index];
   slot.target = {};
-  results_.push_back({slot.tag, status, slot.moved, std::move(slot.path)});
+  results_.push_back({slot.tag, status, slot.moved, std::move(slot.chunk.path)});
   free_.push_back(index);
 }
 

@@ -34,9 +34,9 @@ class FilesWindow {
   [[nodiscard]] bool empty() const { return free_.size() == slots_.size(); }
 
   // Start a load into `bytes`, or a store of them, which lie in the ring's memory; the window is not full().
-  // The tag comes back with the result, as does the path.
-  void start_load(std::string path, std::span<std::byte> bytes, std::uint64_t tag);
-  void start_store(std::string path, std::span<std::byte> bytes, std::uint64_t tag);
+  // The tag comes back with the result, as does the path; the chunk's key is looked at until then.
+  void start_load(ChunkName chunk, std::span<std::byte> bytes, std::uint64_t tag);
+  void start_store(ChunkName chunk, std::span<std::byte> bytes, std::uint64_t tag);
   // Hand what was started to the kernel and take what it has done; with `wait`, at least one transfer ends,
   // unless results are there already or the window is empty.
   void progress(bool wait);
@@ -46,7 +46,7 @@ class FilesWindow {
  private:
   struct Slot {
     bool stores = false;
-    std::string path;
+    ChunkName chunk;
     std::span<std::byte> bytes;
     Unpublished target;  // of a load, only its file is used
     std::size_t moved = 0;
@@ -54,7 +54,7 @@ class FilesWindow {
   };
 
   FilesWindow(FilesContext& context, unsigned depth, fs::Ring ring);
-  std::size_t take_slot(bool stores, std::string path, std::span<std::byte> bytes, std::uint64_t tag);
+  std::size_t take_slot(bool stores, ChunkName chunk, std::span<std::byte> bytes, std::uint64_t tag);
   void transfer_rest(std::size_t slot);
   void advance(std::size_t slot, int result);
   void end(std::size_t slot, const Status& transferred);

@@ -41,7 +41,8 @@ void batch_store(nb::handle tmp_paths_object, nb::handle dest_paths_object, nb::
     const nb::gil_scoped_release unlocked;
     for (; done < dest_paths.size(); ++done) {
       std::size_t moved = 0;
-      status = layouts::store_file(context, tmp_paths[done], dest_paths[done], buffers[done].bytes(), moved);
+      status =
+          layouts::store_file(context, tmp_paths[done], {dest_paths[done], {}}, buffers[done].bytes(), moved);
       if (!status.ok()) break;
     }
   }
@@ -60,7 +61,7 @@ void batch_load(nb::handle paths_object, nb::handle buffers_object, bool use_o_d
     const nb::gil_scoped_release unlocked;
     for (; done < paths.size(); ++done) {
       std::size_t moved = 0;
-      status = layouts::load_file(context, paths[done], buffers[done].bytes(), moved);
+      status = layouts::load_file(context, {paths[done], {}}, buffers[done].bytes(), moved);
       if (!status.ok()) break;
     }
   }

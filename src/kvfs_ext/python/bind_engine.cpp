@@ -21,6 +21,8 @@ namespace {
 
 constexpr std::int64_t kInflightReadBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kInflightWriteBytes = std::int64_t{16} << 20;
+constexpr std::int64_t kFileMode = 0600;
+constexpr std::int64_t kDirMode = 0700;
 
 const char* kind_name(jobs::JobKind kind) {
   switch (kind) {
@@ -76,22 +78,31 @@ void bind_engine(nb::module_& module) {
              std::int64_t n_write_threads, bool use_o_direct, const std::string& io_engine,
              std::int64_t max_inflight_read_bytes, std::int64_t max_inflight_write_bytes,
              std::optional<std::int64_t> max_queued_store_bytes, const std::string& index_mode,
-             nb::handle negative_ttl_s) {
+             nb::handle negative_ttl_s, const std::string& checksum, std::int64_t file_mode,
+             std::int64_t dir_mode, std::optional<std::int64_t> capacity_bytes,
+             std::optional<std::int64_t> min_free_bytes, nb::handle space_root) {
             new (self) BoundEngine({base_path, buffer, n_read_threads, n_write_threads, use_o_direct,
                                     io_engine, max_inflight_read_bytes, max_inflight_write_bytes,
-                                    max_queued_store_bytes, index_mode, negative_ttl_s});
+                                    max_queued_store_bytes, index_mode, negative_ttl_s, checksum, file_mode,
+                                    dir_mode, capacity_bytes, min_free_bytes, space_root});
           },
           nb::arg("base_path").none(), nb::arg("buffer").none(), nb::arg("n_read_threads"),
           nb::arg("n_write_threads"), nb::arg("use_o_direct").noconvert() = true,
           nb::arg("io_engine") = "auto", nb::arg("max_inflight_read_bytes") = kInflightReadBytes,
           nb::arg("max_inflight_write_bytes") = kInflightWriteBytes,
           nb::arg("max_queued_store_bytes").none() = nb::none(), nb::arg("index_mode") = "auto",
-          nb::arg("negative_ttl_s").none() = 1.0,
-          nb::sig("def __init__(self, base_path: str, buffer: typing_extensions.Buffer, n_read_threads: int, "
-                  "n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', "
-                  "max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, "
-                  "max_queued_store_bytes: int | None = None, index_mode: str = 'auto', "
-                  "negative_ttl_s: float = 1.0) -> None"),
+          nb::arg("negative_ttl_s").none() = 1.0, nb::arg("checksum") = "auto",
+          nb::arg("file_mode") = kFileMode, nb::arg("dir_mode") = kDirMode,
+          nb::arg("capacity_bytes").none() = nb::none(), nb::arg("min_free_bytes").none() = nb::none(),
+          nb::arg("space_root").none() = nb::none(),
+          nb::sig(
+              "def __init__(self, base_path: str, buffer: typing_extensions.Buffer, n_read_threads: int, "
+              "n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', "
+              "max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, "
+              "max_queued_store_bytes: int | None = None, index_mode: str = 'auto', "
+              "negative_ttl_s: float = 1.0, checksum: str = 'auto', file_mode: int = 0o600, dir_mode: int = "
+              "0o700, capacity_bytes: int | None = None, min_free_bytes: int | None = None, space_root: "
+              "str | None = None) -> None"),
           R"(Start the threads and pin the buffer until close().
 
 Args:
@@ -107,13 +118,22 @@ Args:
     max_queued_store_bytes: Stores that may wait; what comes on top is shed with EAGAIN. None sheds nothing.
     index_mode: "owner", "shared", or "auto": the owner if nobody else uses the namespace.
     negative_ttl_s: How long a shared engine believes that a chunk is absent.
+    checksum: "auto" seals chunks and verifies what is sealed, where the file system can; "require" takes no
+        others; "off" does neither.
+    file_mode: Permissions of new files, whatever the umask is; at least 0o600.
+    dir_mode: Permissions of new directories; at least 0o700.
+    capacity_bytes: What all files below ``space_root`` may take on disk; chunks are evicted before it is
+        reached. At least four chunks. None is no limit.
+    min_free_bytes: What is to be left free on that file system. None is no limit.
+    space_root: What the limits are for, made if it is missing; None is ``base_path``.
 
 Raises:
     TypeError: An argument of the wrong type.
-    ValueError: A bad shape, a read-only buffer, an empty path, a count out of range, an unknown io_engine or
-        index_mode.
+    ValueError: A bad shape, a read-only buffer, an empty path, a count or mode out of range, an unknown
+        io_engine, index_mode or checksum.
     OSError: The directory cannot be made, "uring" was asked for and does not work here, the system has no
-        room for that many threads, or somebody else uses the namespace and "owner" was asked for (EBUSY).)")
+        room for that many threads, somebody else uses the namespace and "owner" was asked for (EBUSY), or
+        the file system has no extended attributes and checksum is "require" (ENOTSUP).)")
       .def_prop_ro("io_engine", &BoundEngine::io_engine, "How chunks are loaded: \"uring\" or \"psync\".")
       .def_prop_ro("io_engine_reason", &BoundEngine::io_engine_reason, "Why it is that one, in a few words.")
       .def(
@@ -149,6 +169,8 @@ Raises:
           nb::arg("job_id"), nb::arg("keys"), nb::arg("key_size_bytes"),
           (std::string("Enqueue the question which of these keys are on disk. Never blocks.") + kSubmitRaises)
               .c_str())
+      .def("take_evicted", &BoundEngine::take_evicted, nb::sig("def take_evicted(self) -> list[bytes]"),
+           "Take the keys of chunks evicted since the last call, or the last 65,536 of them. Never blocks.")
       .def("lookup", &BoundEngine::lookup, nb::arg("key"),
            (std::string("Return what is known of a key: 0 miss, 1 hit, 2 retry, 3 expired. Never blocks.") +
             kKeyRaises)

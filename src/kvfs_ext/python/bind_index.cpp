@@ -36,7 +36,8 @@ Raises:
             const std::string_view packed = packed_view(keys, key_size_bytes);
             const nb::gil_scoped_release unlocked;
             const auto size = static_cast<std::size_t>(key_size_bytes);
-            for (std::size_t at = 0; at < packed.size(); at += size) self.put(packed.substr(at, size), 0);
+            for (std::size_t at = 0; at < packed.size(); at += size)
+              self.put(packed.substr(at, size), 0, self.take_uses(1));
           },
           nb::arg("keys"), nb::arg("key_size_bytes"),
           R"(Make the packed keys present, without the GIL.

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <limits>
+#include <sstream>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
@@ -60,6 +61,40 @@ fs::Sharing sharing_named(const std::string& name) {
   throw nb::value_error(("index_mode must be 'auto', 'owner' or 'shared', got '" + name + "'").c_str());
 }
 
+layouts::Checksum checksum_named(const std::string& name) {
+  if (name == "auto") return layouts::Checksum::kAuto;
+  if (name == "require") return layouts::Checksum::kRequire;
+  if (name == "off") return layouts::Checksum::kOff;
+  throw nb::value_error(("checksum must be 'auto', 'require' or 'off', got '" + name + "'").c_str());
+}
+
+// Less than this would hold no chunk, or evict each for the next.
+void check_capacity(std::uint64_t capacity_bytes, std::size_t chunk_size_bytes) {
+  constexpr std::uint64_t kChunksMin = 4;
+  const std::uint64_t least = kChunksMin * (chunk_size_bytes + 2 * 4096);
+  if (capacity_bytes > 0 && capacity_bytes < least) {
+    throw nb::value_error(("capacity_bytes must be at least " + std::to_string(least) + " for chunks of " +
+                           std::to_string(chunk_size_bytes) + " bytes, got " + std::to_string(capacity_bytes))
+                              .c_str());
+  }
+}
+
+std::string octal(std::int64_t mode) {
+  std::ostringstream text;
+  text << "0o" << std::oct << mode;
+  return text.str();
+}
+
+mode_t mode_with(std::int64_t mode, mode_t needed, const char* name) {
+  if (mode < 0 || mode > 0777 || (static_cast<mode_t>(mode) & needed) != needed) {
+    throw nb::value_error((std::string(name) + " must be permission bits between " + octal(needed) +
+                           " and 0o777 " + "that have all bits of " + octal(needed) + ", got " +
+                           (mode < 0 ? std::to_string(mode) : octal(mode)))
+                              .c_str());
+  }
+  return static_cast<mode_t>(mode);
+}
+
 std::string_view view_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
 }  // namespace
@@ -78,9 +113,19 @@ BoundEngine::BoundEngine(const EngineArguments& arguments) {
       byte_limit(arguments.max_inflight_write_bytes, "max_inflight_write_bytes");
   options.sharing = sharing_named(arguments.index_mode);
   options.negative_ttl_s = seconds(arguments.negative_ttl_s, "negative_ttl_s");
+  options.checksum = checksum_named(arguments.checksum);
+  options.modes.file = mode_with(arguments.file_mode, 0600, "file_mode");
+  options.modes.directory = mode_with(arguments.dir_mode, 0700, "dir_mode");
+  if (arguments.capacity_bytes)
+    options.limits.capacity_bytes = byte_limit(*arguments.capacity_bytes, "capacity_bytes");
+  if (arguments.min_free_bytes)
+    options.limits.min_free_bytes = byte_limit(*arguments.min_free_bytes, "min_free_bytes");
+  options.space_root =
+      arguments.space_root.is_none() ? options.base_path : path(arguments.space_root, {"space_root"});
   const std::string base = options.base_path;
   auto view = std::make_unique<BufferView>(arguments.buffer, Access::kWrite, ArgumentName{"buffer"});
   const jobs::PrimaryBuffer memory = primary_buffer(*view);
+  check_capacity(options.limits.capacity_bytes, memory.chunk_size_bytes);
   options.max_queued_store_bytes =
       arguments.max_queued_store_bytes
           ? byte_limit(*arguments.max_queued_store_bytes, "max_queued_store_bytes")
@@ -121,6 +166,13 @@ void BoundEngine::submit(std::int64_t job_id, jobs::JobKind kind, nb::bytes keys
 std::vector<jobs::Completion> BoundEngine::poll() {
   check_process();
   return engine_->poll();
+}
+
+nb::list BoundEngine::take_evicted() {
+  check_process();
+  nb::list keys;
+  for (const std::string& key : engine_->take_evicted()) keys.append(nb::bytes(key.data(), key.size()));
+  return keys;
 }
 
 bool BoundEngine::drain(std::optional<double> timeout_s) {
@@ -175,6 +227,19 @@ nb::dict BoundEngine::stats() {
   result["healed_files"] = stats.healed_files;
   result["removed_files"] = stats.removed_files;
   result["shed_stores"] = stats.shed_stores;
+  result["capacity_sheds"] = stats.space.sheds;
+  result["paused_stores"] = stats.paused_stores;
+  result["evicted_chunks"] = stats.evicted.chunks;
+  result["evicted_bytes"] = stats.evicted.bytes;
+  result["evict_failures"] = stats.evicted.failures;
+  result["used_bytes"] = stats.space.used_bytes;
+  result["free_bytes"] = stats.space.free_bytes;
+  result["space_counted"] = stats.space.counted;
+  result["reclaimed_temporaries"] = stats.lookups.reclaimed_temporaries;
+  result["seals"] = stats.seals;
+  result["verified_loads"] = stats.verified_loads;
+  result["unverified_loads"] = stats.unverified_loads;
+  result["damaged_chunks"] = stats.damaged_chunks;
   result["peak_inflight_read_bytes"] = stats.peak_inflight_read_bytes;
   result["peak_inflight_write_bytes"] = stats.peak_inflight_write_bytes;
   result["inflight_jobs"] = stats.inflight_jobs;

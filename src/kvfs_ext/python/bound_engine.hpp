@@ -28,6 +28,12 @@ struct EngineArguments {
   std::optional<std::int64_t> max_queued_store_bytes;
   const std::string& index_mode;
   nb::handle negative_ttl_s;
+  const std::string& checksum;
+  std::int64_t file_mode;
+  std::int64_t dir_mode;
+  std::optional<std::int64_t> capacity_bytes;
+  std::optional<std::int64_t> min_free_bytes;
+  nb::handle space_root;
 };
 
 // Owns the engine and the pin on its buffer. Methods are called with the GIL; those that may block release
@@ -42,6 +48,7 @@ class BoundEngine {
   void submit(std::int64_t job_id, jobs::JobKind kind, nb::bytes keys, std::int64_t key_size_bytes,
               std::vector<std::int64_t> chunk_ids);
   std::vector<jobs::Completion> poll();
+  nb::list take_evicted();
   bool drain(std::optional<double> timeout_s);
   void close();
 

@@ -14,6 +14,7 @@ from pathlib import Path
 NO_CALLS = frozenset(
     {
         "_GLOBAL_OFFSET_TABLE_",
+        "__cpu_model",
         "__dso_handle",
         "__errno_location",
         "__libc_single_threaded",
@@ -35,9 +36,12 @@ NO_CALLS = frozenset(
         "memmove",
         "memset",
         "munmap",
+        "nanosleep",
         "realloc",
         "strcmp",
         "strlen",
+        "strstr",
+        "strtoul",
     }
 )
 # The C++ library opens and writes files, too.
@@ -80,7 +84,8 @@ def problems(library: Path, wrapped_path: Path) -> list[str]:
 def main() -> int:
     """Print the problems; return the exit status."""
     found = problems(Path(sys.argv[1]), Path(sys.argv[2]))
-    print("\n".join(found), file=sys.stderr if found else sys.stdout, end="\n" if found else "")
+    for problem in found:
+        print(f"error: {problem}", file=sys.stderr)
     return 1 if found else 0
 
 

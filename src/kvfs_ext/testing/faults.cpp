@@ -16,13 +16,15 @@
 namespace kvfs::testing {
 
 const char* const kCallNames[kCalls] = {
-    "open",       "openat",      "openat_create", "openat_nameless", "openat_directory", "close",
-    "fstat",      "fstatat",     "fstatfs",       "fcntl_dup",       "fcntl_flags",      "fcntl_lock",
-    "dup3",       "flock",       "ftruncate",     "fallocate",       "fchmod",           "pread",
-    "pwrite",     "read",        "write",         "fgetxattr",       "fsetxattr",        "mkdirat",
-    "linkat",     "linkat_proc", "unlinkat",      "renameat",        "renameat2",        "getdents64",
-    "mmap",       "ring_setup",  "ring_register", "ring_enter",      "ring_wait",        "ring_read",
-    "ring_write", "unknown",
+    "open",        "openat",        "openat_create", "openat_nameless", "openat_directory",
+    "openat_path", "close",         "fstat",         "fstatat",         "fstatfs",
+    "fstatvfs",    "fcntl_dup",     "fcntl_flags",   "fcntl_lock",      "dup3",
+    "flock",       "ftruncate",     "fallocate",     "fchmod",          "fchmodat",
+    "pread",       "pwrite",        "read",          "write",           "fgetxattr",
+    "fsetxattr",   "mkdirat",       "linkat",        "linkat_proc",     "unlinkat",
+    "rmdir",       "renameat",      "renameat2",     "getdents64",      "mmap",
+    "ring_setup",  "ring_register", "ring_enter",    "ring_wait",       "ring_read",
+    "ring_write",  "unknown",
 };
 
 namespace {

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
@@ -61,6 +62,7 @@ int with_descriptor(Call call, const Place& place, const Make& make) {
 Call opening(unsigned long long flags) {
   if ((flags & O_TMPFILE) == O_TMPFILE) return Call::kOpenatNameless;
   if ((flags & O_CREAT) != 0) return Call::kOpenatCreate;
+  if ((flags & O_PATH) != 0) return Call::kOpenatPath;
   return (flags & O_DIRECTORY) != 0 ? Call::kOpenatDirectory : Call::kOpenat;
 }
 
@@ -152,6 +154,19 @@ int __wrap_fchmod(int fd, mode_t mode) {
   return with_fault(Call::kFchmod, [=] { return place_of(fd); }, [=] { return __real_fchmod(fd, mode); });
 }
 
+int __real_fchmodat(int at, const char* path, mode_t mode, int flags);
+int __wrap_fchmodat(int at, const char* path, mode_t mode, int flags) {
+  return with_fault(
+      Call::kFchmodat, [=] { return place_of(at, path); },
+      [=] { return __real_fchmodat(at, path, mode, flags); });
+}
+
+int __real_fstatvfs(int fd, struct statvfs* status);
+int __wrap_fstatvfs(int fd, struct statvfs* status) {
+  return with_fault(
+      Call::kFstatvfs, [=] { return place_of(fd); }, [=] { return __real_fstatvfs(fd, status); });
+}
+
 ssize_t __real_pread(int fd, void* bytes, std::size_t count, off_t offset);
 ssize_t __wrap_pread(int fd, void* bytes, std::size_t count, off_t offset) {
   return with_short(
@@ -209,8 +224,8 @@ int __wrap_linkat(int from_at, const char* from, int to_at, const char* to, int 
 
 int __real_unlinkat(int at, const char* path, int flags);
 int __wrap_unlinkat(int at, const char* path, int flags) {
-  return with_fault(
-      Call::kUnlinkat, [=] { return place_of(at, path); }, [=] { return __real_unlinkat(at, path, flags); });
+  return with_fault((flags & AT_REMOVEDIR) != 0 ? Call::kRmdir : Call::kUnlinkat,
+                    [=] { return place_of(at, path); }, [=] { return __real_unlinkat(at, path, flags); });
 }
 
 int __real_renameat(int from_at, const char* from, int to_at, const char* to);

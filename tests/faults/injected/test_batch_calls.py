@@ -16,7 +16,7 @@ import kvfs_ext
 
 SIZE_BYTES = 8192
 CHUNKS = [bytes([number]) * SIZE_BYTES for number in (1, 2, 3)]
-STORE_CALLS = {"openat_create", "close", "fstatat", "pwrite", "mkdirat", "renameat2"}
+STORE_CALLS = {"openat_create", "close", "fstatat", "pwrite", "mkdirat", "fchmodat", "renameat2"}
 LOAD_CALLS = {"openat", "close", "fstat", "pread"}
 
 

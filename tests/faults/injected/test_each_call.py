@@ -66,13 +66,14 @@ def test_nth_call_fails_each_key_is_absent_or_exact(
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("setup", "call"), CASES)
+@pytest.mark.parametrize(("setup", "call"), [case for case in CASES if case.values[1] != "ring_wait"])
 def test_all_calls_from_the_nth_on_fail_each_key_is_absent_or_exact(
     execute: Execute, is_long: bool, setup: Setup, call: str
 ) -> None:
     numbers = range(1, count(execute, setup, call) + 1)
-    # The ones that a system keeps on saying; it would go on for ever with EINTR.
-    errors = [name for name in ("EIO", "ENOSPC", "EMFILE", "EAGAIN") if name in ERRORS[call]]
+    # The ones that a system may keep on saying. EINTR is none, and a wait for a ring's transfers has no other.
+    lasting = [name for name in ("EIO", "ENOSPC", "EMFILE", "EAGAIN") if name in ERRORS[call]]
+    errors = lasting or ["ENOMEM"]
     faults = [Fault(call, first, FOREVER, error=getattr(errno, name)) for first in numbers for name in errors]
     assert list(run_all(execute, setup, spread(faults, is_long))) == []
 

@@ -95,6 +95,29 @@ def test_slow_stores_let_loads_pass_and_close_cancels_the_rest(
         assert outcome or path.read_bytes() == content_of(name, setup.chunk_size_bytes)
 
 
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EROFS], ids=errno.errorcode.get)
+@pytest.mark.parametrize("setup", [SETUPS[0], SETUPS[4]], ids=str)
+def test_stores_on_a_disk_that_takes_none_pause_and_go_on_when_it_does(
+    seam: Seam, tmp_path: Path, setup: Setup, error: int
+) -> None:
+    memory = Memory(setup.chunk_size_bytes)
+    engine = start(setup, tmp_path / "namespace", memory)
+    assert run_job(engine, memory, "store", ["good_1"]) == {"good_1": 0}
+    call = "ring_write" if setup.io_engine == "uring" else "pwrite"
+    seam.add(Fault(call, 1, FOREVER, error=error))
+    with seam.active():
+        assert run_job(engine, memory, "store", ["new_1", "new_2"]) == {"new_1": error, "new_2": error}
+        assert run_job(engine, memory, "store", ["new_1"]) == {"new_1": errno.EAGAIN}
+        assert run_job(engine, memory, "load", ["good_1"]) == {"good_1": 0}
+    assert engine.stats()["paused_stores"] == 1
+    assert await_that(
+        lambda: run_job(engine, memory, "store", ["new_1", "new_2"]) == {"new_1": 0, "new_2": 0}
+    )
+    assert run_job(engine, memory, "load", ["new_1", "new_2"]) == {"new_1": 0, "new_2": 0}
+    assert memory.is_loaded("new_2")
+    engine.close()
+
+
 @pytest.mark.parametrize("call", ["fstat", "mkdirat", "open", "dup3"])
 def test_base_path_removed_and_making_it_again_fails_until_the_fault_is_gone(
     seam: Seam, tmp_path: Path, call: str

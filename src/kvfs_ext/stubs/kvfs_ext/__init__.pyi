@@ -116,7 +116,7 @@ class Completion:
 class Engine:
     """Threads that store, load and look up chunks of one namespace."""
 
-    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, max_queued_store_bytes: int | None = None, index_mode: str = 'auto', negative_ttl_s: float = 1.0) -> None:
+    def __init__(self, base_path: str, buffer: Buffer, n_read_threads: int, n_write_threads: int, use_o_direct: bool = True, io_engine: str = 'auto', max_inflight_read_bytes: int = 67108864, max_inflight_write_bytes: int = 16777216, max_queued_store_bytes: int | None = None, index_mode: str = 'auto', negative_ttl_s: float = 1.0, checksum: str = 'auto', file_mode: int = 0o600, dir_mode: int = 0o700, capacity_bytes: int | None = None, min_free_bytes: int | None = None, space_root: str | None = None) -> None:
         """
         Start the threads and pin the buffer until close().
 
@@ -133,13 +133,22 @@ class Engine:
             max_queued_store_bytes: Stores that may wait; what comes on top is shed with EAGAIN. None sheds nothing.
             index_mode: "owner", "shared", or "auto": the owner if nobody else uses the namespace.
             negative_ttl_s: How long a shared engine believes that a chunk is absent.
+            checksum: "auto" seals chunks and verifies what is sealed, where the file system can; "require" takes no
+                others; "off" does neither.
+            file_mode: Permissions of new files, whatever the umask is; at least 0o600.
+            dir_mode: Permissions of new directories; at least 0o700.
+            capacity_bytes: What all files below ``space_root`` may take on disk; chunks are evicted before it is
+                reached. At least four chunks. None is no limit.
+            min_free_bytes: What is to be left free on that file system. None is no limit.
+            space_root: What the limits are for, made if it is missing; None is ``base_path``.
 
         Raises:
             TypeError: An argument of the wrong type.
-            ValueError: A bad shape, a read-only buffer, an empty path, a count out of range, an unknown io_engine or
-                index_mode.
+            ValueError: A bad shape, a read-only buffer, an empty path, a count or mode out of range, an unknown
+                io_engine, index_mode or checksum.
             OSError: The directory cannot be made, "uring" was asked for and does not work here, the system has no
-                room for that many threads, or somebody else uses the namespace and "owner" was asked for (EBUSY).
+                room for that many threads, somebody else uses the namespace and "owner" was asked for (EBUSY), or
+                the file system has no extended attributes and checksum is "require" (ENOTSUP).
         """
 
     @property
@@ -181,6 +190,11 @@ class Engine:
             ValueError: The packed length is no multiple of the key size, the key size is out of range, or the
                 numbers of keys and ids differ. Nothing was enqueued.
             RuntimeError: The engine is closed, or belongs to the process that this one was forked from.
+        """
+
+    def take_evicted(self) -> list[bytes]:
+        """
+        Take the keys of chunks evicted since the last call, or the last 65,536 of them. Never blocks.
         """
 
     def lookup(self, key: bytes) -> int:

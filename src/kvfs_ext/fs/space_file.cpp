@@ -1,0 +1,153 @@
+// The file that processes share, and its locks.
+#include "fs/space_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <thread>
+
+namespace kvfs::fs {
+
+namespace {
+
+constexpr const char* kName = "kvfs.space";
+constexpr char kMagic[] = "KVFSSPC1";
+// Locks of slots lie far behind the bytes.
+constexpr off_t kLockOffset = off_t{1} << 30;
+constexpr std::int64_t kBytesMax = std::int64_t{1} << 60;
+constexpr auto kPatience = std::chrono::milliseconds(100);
+
+struct Image {
+  char magic[8] = {};
+  std::uint64_t counted = 0;
+  std::int64_t unowned = 0;
+  std::array<std::int64_t, SpaceTable::kSlots> slots{};
+};
+static_assert(sizeof(Image) == 24 + 8 * SpaceTable::kSlots);
+
+struct flock lock_of(std::size_t first, std::size_t count, short type) {
+  struct flock lock{};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = kLockOffset + static_cast<off_t>(first);
+  lock.l_len = static_cast<off_t>(count);
+  return lock;
+}
+
+bool in_range(std::int64_t bytes) { return bytes >= -kBytesMax && bytes <= kBytesMax; }
+
+bool holds_together(const Image& image) {
+  if (std::memcmp(image.magic, kMagic, sizeof image.magic) != 0 || image.counted > 1) return false;
+  if (image.unowned < 0 || !in_range(image.unowned)) return false;
+  for (const std::int64_t slot : image.slots) {
+    if (!in_range(slot)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::int64_t SpaceTable::total() const { return std::accumulate(slots.begin(), slots.end(), unowned); }
+
+// The file as a whole, for the length of a change. flock() does on a descriptor for reading, with which the
+// file system can still become read-only.
+class SpaceFile::Turn {
+ public:
+  explicit Turn(const Fd& file) : file_(file) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+      status_ = Status::failure(errno == EWOULDBLOCK ? EBUSY : errno, "lock kvfs.space");
+      if (status_.code != EBUSY || std::chrono::steady_clock::now() > deadline) return;
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    status_ = Status::success();
+  }
+  ~Turn() {
+    if (status_.ok()) (void)::flock(file_.get(), LOCK_UN);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  [[nodiscard]] const Status& status() const { return status_; }
+
+ private:
+  const Fd& file_;
+  Status status_;
+};
+
+Status SpaceFile::open(const Directory& directory, bool& alone) {
+  directory_ = &directory;
+  constexpr int kFlags = O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  file_ = Fd(::openat(directory.at(), kName, kFlags, directory.modes().file));
+  if (!file_.valid()) return Status::from_errno("open kvfs.space");
+  const Turn turn(file_);
+  if (!turn.status().ok()) return turn.status();
+  struct flock others = lock_of(0, SpaceTable::kSlots, F_WRLCK);
+  if (::fcntl(file_.get(), F_OFD_GETLK, &others) != 0) return Status::from_errno("lock kvfs.space");
+  alone = others.l_type == F_UNLCK;
+  for (slot_ = 0; slot_ < SpaceTable::kSlots && is_held(slot_);) ++slot_;
+  if (slot_ == SpaceTable::kSlots) return Status::failure(ENOLCK, "lock kvfs.space");
+  struct flock mine = lock_of(slot_, 1, F_RDLCK);
+  return ::fcntl(file_.get(), F_OFD_SETLK, &mine) == 0 ? Status::success()
+                                                       : Status::from_errno("lock kvfs.space");
+}
+
+Status SpaceFile::update(const std::function<void(SpaceTable&)>& change) {
+  const std::lock_guard lock(mutex_);
+  const Turn turn(file_);
+  if (!turn.status().ok()) return turn.status();
+  SpaceTable table;
+  read(table);
+  table.mine = slot_;
+  for (std::size_t slot = 0; slot < SpaceTable::kSlots; ++slot) {
+    if (slot == slot_ || table.slots[slot] == 0 || is_held(slot)) continue;
+    table.unowned += std::exchange(table.slots[slot], 0);
+  }
+  if (table.unowned < 0) table.unowned = 0;
+  change(table);
+  return write(table);
+}
+
+bool SpaceFile::is_held(std::size_t slot) const {
+  struct flock lock = lock_of(slot, 1, F_WRLCK);
+  // What cannot be told may be. One's own locks do not show.
+  return ::fcntl(file_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+void SpaceFile::read(SpaceTable& table) const {
+  Image image;
+  if (::pread(file_.get(), &image, sizeof image, 0) != ssize_t{sizeof image} || !holds_together(image))
+    return;
+  table.counted = image.counted == 1;
+  table.unowned = image.unowned;
+  table.slots = image.slots;
+}
+
+Status SpaceFile::write(const SpaceTable& table) const {
+  Image image;
+  std::memcpy(image.magic, kMagic, sizeof image.magic);
+  image.counted = table.counted ? 1 : 0;
+  image.unowned = table.unowned;
+  image.slots = table.slots;
+  const Fd file(::openat(directory_->at(), kName, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.valid()) return Status::from_errno("open kvfs.space");
+  return ::pwrite(file.get(), &image, sizeof image, 0) == ssize_t{sizeof image}
+             ? Status::success()
+             : Status::failure(EIO, "write kvfs.space");
+}
+
+Status room_of(const Directory& directory, Room& room) {
+  struct statvfs found;
+  if (::fstatvfs(directory.at(), &found) != 0) return Status::from_errno("statvfs");
+  room.free_bytes = std::uint64_t{found.f_bavail} * found.f_frsize;
+  room.used_bytes = std::uint64_t{found.f_blocks - found.f_bfree} * found.f_frsize;
+  return Status::success();
+}
+
+}  // namespace kvfs::fs

@@ -1,0 +1,164 @@
+// Counting and evicting.
+#include "jobs/evictor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "jobs/threads.hpp"
+
+namespace kvfs::jobs {
+
+namespace {
+
+// How long what other processes do may go unnoticed.
+constexpr auto kPeriod = std::chrono::seconds(1);
+constexpr std::size_t kKeysAtOnce = 256;
+constexpr std::size_t kEvictedKeptMax = 65'536;
+constexpr std::size_t kUnusedKeptMax = 65'536;
+// Walking a root with many chunks takes seconds.
+constexpr auto kUnusedLookPeriod = std::chrono::minutes(1);
+// A sample may be a little off.
+constexpr int kRounds = 4;
+// Directories to remove before looking whether stores need room.
+constexpr std::size_t kPrunedAtOnce = 16;
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+void Evictor::start() {
+  if (!space_.enabled()) return;
+  space_.on_scarce([this] { wake_up(); });
+  thread_ = std::thread([this] { run(); });
+  name_thread(thread_, "kvfs-space");
+}
+
+void Evictor::stop() {
+  stop_ = true;
+  wake_up();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Evictor::wake_up() {
+  {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+  }
+  wake_.notify_one();
+}
+
+void Evictor::run() {
+  while (!stop_) {
+    if (!space_.counted()) count();
+    const std::uint64_t removed = context_.counters.removed_files.load(std::memory_order_relaxed);
+    space_.removed(removed - std::exchange(removed_seen_, removed));
+    space_.refresh();
+    evict();
+    prune();
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, unpruned_.empty() ? kPeriod : Clock::duration::zero(),
+                   [this] { return woken_ || stop_; });
+    woken_ = false;
+  }
+}
+
+void Evictor::prune() {
+  for (std::size_t begin = 0; !unpruned_.empty() && !stop_; ++begin) {
+    if (begin >= kPrunedAtOnce && space_.excess_bytes() > 0) return;
+    layouts::prune(context_, unpruned_.back());
+    unpruned_.pop_back();
+    space_.pruned(1);
+  }
+}
+
+void Evictor::count() {
+  const std::int64_t stored_before = space_.stored_bytes();
+  std::uint64_t bytes = 0;
+  if (layouts::count_tree(space_.root(), stop_, bytes)) space_.set_counted(bytes, stored_before);
+}
+
+void Evictor::evict() {
+  for (int round = 0; round < kRounds && !stop_; ++round) {
+    const std::uint64_t excess = space_.excess_bytes();
+    if (excess == 0) return;
+    std::uint64_t freed = evict_unused(excess);
+    if (freed < excess) freed += evict_own(excess - freed);
+    space_.refresh();
+    if (freed == 0) return;
+  }
+}
+
+std::uint64_t Evictor::evict_unused(std::uint64_t bytes) {
+  const auto now = std::chrono::steady_clock::now();
+  if (unused_.empty() && now >= look_again_at_) {
+    fs::Entry own;
+    if (!fs::inspect(context_.directory.at(), ".", own).ok()) return 0;
+    unused_ = layouts::unused_chunks(space_.root(), own, kUnusedKeptMax, stop_);
+    std::ranges::reverse(unused_);
+    look_again_at_ = now + kUnusedLookPeriod;
+  }
+  std::uint64_t freed = 0;
+  while (!unused_.empty() && freed < bytes && !stop_) {
+    const layouts::UnusedChunk chunk = std::move(unused_.back());
+    unused_.pop_back();
+    Status status;
+    if (layouts::remove_unused(space_.root(), chunk, status)) {
+      freed += chunk.disk_bytes;
+      ++chunks_;
+    } else if (!status.ok()) {
+      ++failures_;
+    }
+  }
+  if (freed > 0) space_.removed_unowned(freed);
+  bytes_ += freed;
+  return freed;
+}
+
+std::uint64_t Evictor::evict_own(std::uint64_t bytes) {
+  const std::uint64_t cost = space_.chunk_cost_bytes();
+  std::uint64_t left = (bytes + cost - 1) / cost;
+  const index::Use newest = lookups_.use_of_oldest(left);
+  std::uint64_t freed = 0;
+  std::vector<std::string> keys;
+  while (left > 0 && !stop_) {
+    keys.clear();
+    lookups_.take_oldest(newest, std::min<std::uint64_t>(left, kKeysAtOnce), keys);
+    if (keys.empty()) break;
+    std::size_t removed = 0;
+    for (const std::string& key : keys) removed += evict_one(key) ? 1U : 0U;
+    space_.removed(removed);
+    left -= keys.size();
+    freed += removed * cost;
+    // The room is there as soon as the slot says so.
+    space_.refresh();
+  }
+  return freed;
+}
+
+bool Evictor::evict_one(const std::string& key) {
+  Status status;
+  std::string path = layouts::chunk_path(key);
+  const bool was_there = layouts::remove_chunk(context_, path, status);
+  if (!status.ok()) {
+    ++failures_;
+    return false;
+  }
+  lookups_.evicted(key);
+  if (was_there) unpruned_.push_back(std::move(path));
+  ++chunks_;
+  bytes_ += space_.chunk_cost_bytes();
+  const std::lock_guard lock(mutex_);
+  if (evicted_.size() >= kEvictedKeptMax) evicted_.pop_front();
+  evicted_.push_back(key);
+  return was_there;
+}
+
+std::vector<std::string> Evictor::take_evicted() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> taken(std::make_move_iterator(evicted_.begin()),
+                                 std::make_move_iterator(evicted_.end()));
+  evicted_.clear();
+  return taken;
+}
+
+}  // namespace kvfs::jobs

@@ -1,0 +1,195 @@
+// Leases.
+#include "jobs/space.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvfs::jobs {
+
+namespace {
+
+// File systems give out blocks of this many bytes, or less.
+constexpr std::int64_t kBlockBytes = 4096;
+constexpr std::int64_t kDirectoryBytes = 4096;
+constexpr std::int64_t kLeaseBytesMax = std::int64_t{64} << 20;
+constexpr std::int64_t kLeasesPerCapacity = 64;
+// Evicting begins and ends this far below the capacity, in parts of it.
+constexpr std::int64_t kMarginParts = 20;
+constexpr std::int64_t kMarginChunks = 64;
+
+std::int64_t cost_of(std::size_t chunk_size_bytes) {
+  const auto size = static_cast<std::int64_t>(chunk_size_bytes);
+  return (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes + kDirectoryBytes;
+}
+
+std::int64_t signed_bytes(std::uint64_t bytes) {
+  return static_cast<std::int64_t>(std::min(bytes, std::uint64_t{1} << 60));
+}
+
+}  // namespace
+
+Space::Space(const SpaceLimits& limits, std::size_t chunk_size_bytes)
+    : limits_(limits),
+      cost_(cost_of(chunk_size_bytes)),
+      lease_(std::max(cost_,
+                      limits.capacity_bytes > 0
+                          ? std::min(kLeaseBytesMax, signed_bytes(limits.capacity_bytes) / kLeasesPerCapacity)
+                          : kLeaseBytesMax)) {}
+
+Status Space::open(const std::string& root, const fs::Modes& modes) {
+  if (const Status opened = root_.open(root, modes); !opened.ok()) return opened;
+  bool alone = false;
+  if (const Status joined = file_.open(root_, alone); !joined.ok()) return joined;
+  const Status status = file_.update([&](fs::SpaceTable& table) {
+    table.unowned += std::exchange(table.slots[table.mine], 0);
+    if (alone) table.counted = false;
+    counted_ = table.counted;
+    total_ = table.total();
+  });
+  if (!status.ok()) return status;
+  return fs::room_of(root_, room_);
+}
+
+std::int64_t Space::margin() const {
+  return limits_.capacity_bytes > 0 ? signed_bytes(limits_.capacity_bytes) / kMarginParts
+                                    : kMarginChunks * cost_;
+}
+
+bool Space::reserve() {
+  if (!enabled()) return true;
+  bool scarce = false;
+  bool granted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    granted = stored_ + reserved_ + cost_ <= claim_ || (!denied_ && lease());
+    denied_ = !granted;
+    if (granted) reserved_ += cost_;
+    if (!granted) ++sheds_;
+    scarce = !granted || beyond(1) > 0;
+  }
+  if (scarce) on_scarce_();
+  return granted;
+}
+
+bool Space::fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t more) const {
+  // Until all has been counted, no more than all that is taken there can be ours.
+  const std::int64_t taken = table.counted
+                                 ? table.total()
+                                 : signed_bytes(room.used_bytes) + std::max<std::int64_t>(0, table.total());
+  if (limits_.capacity_bytes > 0 && taken + more > signed_bytes(limits_.capacity_bytes)) return false;
+  const std::int64_t unwritten = claim_ - stored_;
+  return limits_.min_free_bytes == 0 ||
+         signed_bytes(room.free_bytes) - unwritten - more >= signed_bytes(limits_.min_free_bytes);
+}
+
+bool Space::lease() {
+  if (!fs::room_of(root_, room_).ok()) return false;
+  const std::int64_t needed = stored_ + reserved_ + cost_ - claim_;
+  std::int64_t taken = 0;
+  const Status updated = file_.update([&](fs::SpaceTable& table) {
+    table.slots[table.mine] = claim_;
+    for (const std::int64_t more : {std::max(needed, lease_), needed}) {
+      if (!fits(table, room_, more)) continue;
+      taken = more;
+      break;
+    }
+    table.slots[table.mine] += taken;
+    counted_ = table.counted;
+    total_ = table.total();
+  });
+  if (!updated.ok() || taken == 0) return false;
+  claim_ += taken;
+  return true;
+}
+
+void Space::stored() {
+  if (!enabled()) return;
+  const std::lock_guard lock(mutex_);
+  reserved_ -= cost_;
+  stored_ += cost_;
+}
+
+void Space::cancelled() {
+  if (!enabled()) return;
+  const std::lock_guard lock(mutex_);
+  reserved_ -= cost_;
+}
+
+void Space::removed(std::size_t chunks) {
+  if (!enabled() || chunks == 0) return;
+  const std::lock_guard lock(mutex_);
+  stored_ -= static_cast<std::int64_t>(chunks) * (cost_ - kDirectoryBytes);
+}
+
+void Space::pruned(std::size_t directories) {
+  if (!enabled() || directories == 0) return;
+  const std::lock_guard lock(mutex_);
+  stored_ -= static_cast<std::int64_t>(directories) * kDirectoryBytes;
+}
+
+bool Space::counted() {
+  const std::lock_guard lock(mutex_);
+  return counted_;
+}
+
+std::int64_t Space::stored_bytes() {
+  const std::lock_guard lock(mutex_);
+  return stored_;
+}
+
+void Space::set_counted(std::uint64_t bytes, std::int64_t stored_before) {
+  const std::lock_guard lock(mutex_);
+  (void)file_.update([&](fs::SpaceTable& table) {
+    // What was stored meanwhile may have been seen or not: it counts twice rather than not at all.
+    table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - stored_before);
+    table.counted = counted_ = true;
+    total_ = table.total();
+  });
+}
+
+void Space::removed_unowned(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  (void)file_.update([&](fs::SpaceTable& table) {
+    table.unowned = std::max<std::int64_t>(0, table.unowned - signed_bytes(bytes));
+    total_ = table.total();
+  });
+}
+
+void Space::refresh() {
+  const std::lock_guard lock(mutex_);
+  (void)fs::room_of(root_, room_);
+  const std::int64_t held = stored_ + reserved_;
+  const std::int64_t wanted = claim_ - held > 2 * lease_ ? held + lease_ : claim_;
+  const Status updated = file_.update([&](fs::SpaceTable& table) {
+    table.slots[table.mine] = wanted;
+    counted_ = table.counted;
+    total_ = table.total();
+  });
+  if (updated.ok()) claim_ = wanted;
+  denied_ = false;
+}
+
+std::uint64_t Space::beyond(std::int64_t margins) const {
+  std::int64_t excess = 0;
+  if (limits_.capacity_bytes > 0 && counted_)
+    excess = total_ - (signed_bytes(limits_.capacity_bytes) - margins * margin());
+  if (limits_.min_free_bytes > 0) {
+    const std::int64_t kept = signed_bytes(limits_.min_free_bytes) + claim_ - stored_;
+    excess = std::max(excess, kept + margins * margin() / 2 - signed_bytes(room_.free_bytes));
+  }
+  return excess > 0 ? static_cast<std::uint64_t>(excess) : 0;
+}
+
+std::uint64_t Space::excess_bytes() {
+  const std::lock_guard lock(mutex_);
+  return beyond(1) > 0 ? beyond(2) : 0;
+}
+
+SpaceStats Space::stats() {
+  if (!enabled()) return {};
+  const std::lock_guard lock(mutex_);
+  return {static_cast<std::uint64_t>(std::max<std::int64_t>(0, total_)), room_.free_bytes, counted_ ? 1U : 0U,
+          sheds_};
+}
+
+}  // namespace kvfs::jobs

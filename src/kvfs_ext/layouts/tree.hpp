@@ -1,0 +1,35 @@
+// All files below a root: what they take on disk, and the chunks that nobody uses any more.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fs/directory.hpp"
+#include "fs/file.hpp"
+
+namespace kvfs::layouts {
+
+// Bytes on disk of everything below `root`, itself included; links are not followed and other file systems
+// not entered. False if something could not be read, or after `stop`. Blocks for long.
+bool count_tree(const fs::Directory& root, const std::atomic<bool>& stop, std::uint64_t& bytes);
+
+// A chunk of a namespace that no engine has open.
+struct UnusedChunk {
+  std::uint64_t written_ns = 0;
+  std::uint64_t disk_bytes = 0;
+  std::string path;  // relative to the root
+};
+
+// The oldest chunks in namespaces below `root` that no engine has open, oldest first, at most `count`; `own`
+// is the caller's namespace. Blocks for long.
+[[nodiscard]] std::vector<UnusedChunk> unused_chunks(const fs::Directory& root, const fs::Entry& own,
+                                                     std::size_t count, const std::atomic<bool>& stop);
+
+// Remove it, and its directory if that is empty then, unless it has changed since; true if it is gone by
+// that.
+bool remove_unused(const fs::Directory& root, const UnusedChunk& chunk, Status& status);
+
+}  // namespace kvfs::layouts

@@ -122,8 +122,8 @@ def _on_store(hit: Hit, error: int) -> Effect:
     if call in {"unlinkat", "openat_path"} or error in harmless.get(call, ()):
         return Effect.NONE
     if call == "close":
-        # A temporary is published after that. A file without a name is not: where there are such files, closing
-        # them has nothing to report. Others were open to be looked at.
+        # A temporary is published after that. A file without a name is not: where there are such files,
+        # closing them has nothing to report. Others were open to be looked at.
         fails = hit.path.suffix == ".tmp" and error != errno.EINTR
         return Effect.FAILS if fails else Effect.NONE
     doubtful = {

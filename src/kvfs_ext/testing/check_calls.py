@@ -84,8 +84,7 @@ def problems(library: Path, wrapped_path: Path) -> list[str]:
 def main() -> int:
     """Print the problems; return the exit status."""
     found = problems(Path(sys.argv[1]), Path(sys.argv[2]))
-    for problem in found:
-        print(f"error: {problem}", file=sys.stderr)
+    sys.stderr.writelines(f"error: {problem}\n" for problem in found)
     return 1 if found else 0
 
 

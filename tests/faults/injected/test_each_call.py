@@ -71,9 +71,9 @@ def test_all_calls_from_the_nth_on_fail_each_key_is_absent_or_exact(
     execute: Execute, is_long: bool, setup: Setup, call: str
 ) -> None:
     numbers = range(1, count(execute, setup, call) + 1)
-    # The ones that a system may keep on saying. EINTR is none, and a wait for a ring's transfers has no other.
-    lasting = [name for name in ("EIO", "ENOSPC", "EMFILE", "EAGAIN") if name in ERRORS[call]]
-    errors = lasting or ["ENOMEM"]
+    # The ones that a system may keep on saying. EINTR is none, and waiting for a ring has no other.
+    lasting = ["EIO", "ENOSPC", "EMFILE", "EAGAIN"]
+    errors = [name for name in lasting if name in ERRORS[call]] or ["ENOMEM"]
     faults = [Fault(call, first, FOREVER, error=getattr(errno, name)) for first in numbers for name in errors]
     assert list(run_all(execute, setup, spread(faults, is_long))) == []
 

@@ -19,6 +19,7 @@ SETUPS: Final = (
     Setup("psync", "link", "shared"),
     Setup("uring", "link"),
     Setup("uring", "rename"),
+    Setup("psync", "link", is_limited=True),
 )
 # How often these are called depends on which thread is first, so that the last number may hit nothing.
 VARYING: Final = frozenset(
@@ -82,6 +83,7 @@ def calls_of(setup: Setup) -> frozenset[str]:
         _CALLS_OF_PUBLISHING[setup.publish],
         _CALLS_OF_MOVING[setup.io_engine],
         _CALLS_OF_MODE[setup.index_mode],
+        {"fstatvfs"} if setup.is_limited else (),
     )
 
 

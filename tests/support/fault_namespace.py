@@ -26,6 +26,7 @@ NEW: Final = ("new_1", "new_2", "last", "extra")
 NOWHERE: Final = ("missing", "missing_2")
 NAMES: Final = (*WHOLE, *DAMAGED, *STRANGE, *NEW, *NOWHERE)
 POISON: Final = 0xA5
+_CAPACITY_BYTES: Final = 1 << 40
 _DRAIN_TIMEOUT_S: Final = 60.0
 
 
@@ -36,16 +37,18 @@ class Setup:
     Attributes:
         io_engine: "psync" or "uring".
         publish: "link" (by descriptor), "proc" (the same through /proc) or "rename" (a temporary).
+        is_limited: Whether the engine has a capacity, far above what it stores: space is counted and leased.
         index_mode: "auto", where it is the owner unless a fault hinders it, or "shared".
     """
 
     io_engine: str
     publish: str
     index_mode: str = "auto"
+    is_limited: bool = False
 
     def __str__(self) -> str:
         """Return the id of a test."""
-        return f"{self.io_engine}-{self.publish}-{self.index_mode}"
+        return f"{self.io_engine}-{self.publish}-{self.index_mode}{'-limited' if self.is_limited else ''}"
 
     @property
     def chunk_size_bytes(self) -> int:
@@ -144,6 +147,7 @@ def start(setup: Setup, base: Path, memory: Memory) -> kvfs_ext.Engine:
         io_engine=setup.io_engine,
         index_mode=setup.index_mode,
         negative_ttl_s=0.0,
+        capacity_bytes=_CAPACITY_BYTES if setup.is_limited else None,
     )
 
 

@@ -39,6 +39,7 @@ ERRORS: Final = {
     "fstat": ("EIO", "ENOMEM", "EINTR", "ESTALE"),
     "fstatat": _LOOKING,
     "fstatfs": ("EIO", "ENOSYS", "EINTR", "ESTALE"),
+    "fstatvfs": ("EIO", "ENOSYS", "EINTR", "ESTALE"),
     "fcntl_dup": ("EMFILE", "EINVAL"),
     "fcntl_flags": ("EINVAL", "EIO"),
     "fcntl_lock": _LOCKING,

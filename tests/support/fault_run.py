@@ -233,6 +233,9 @@ class Run:
     def _check_refusal(self, error: OSError) -> None:
         """A fault at the start may refuse the engine, and then says why."""
         errors = {fault.error if fault.effect != "short" else errno.EIO for fault in self._faults}
+        if self._setup.is_limited and {hit.call for hit in self._seam.hits()} <= {"fcntl_lock", "flock"}:
+            # What cannot be locked is busy, or has no locks.
+            errors |= {errno.EBUSY, errno.ENOLCK}
         self._expect(error.errno in errors or not self._is_judged, f"the start failed with {error!r}")
         self._expect(bool(self._seam.hits()), f"the start failed without a fault: {error!r}")
 
@@ -287,16 +290,18 @@ class Run:
 
     def _allowed(self, kind: str, hits: Sequence[Hit], expected: int) -> set[int]:
         """Return the outcomes that a key may have; a first hit that must fail decides."""
+        # What cannot be counted finds no room.
+        may_be_shed = kind == "store" and self._setup.is_limited and bool(self._seam.hits())
         allowed = {expected}
         for hit in hits:
             fault = next(each for each in self._faults if each.call in {hit.call, "any"})
             effect = effect_on(kind, hit, fault)
             error = error_of(fault, kind)
             if effect is Effect.FAILS and len(allowed) == 1:
-                return {error}
+                return {error, SHED} if may_be_shed else {error}
             if effect is not Effect.NONE:
                 allowed.add(error)
-        return allowed
+        return allowed | {SHED} if may_be_shed else allowed
 
     def _plain_job(self, engine: kvfs_ext.Engine, kind: str, names: Sequence[str]) -> dict[str, int]:
         return run_job(engine, self._memory, kind, names)

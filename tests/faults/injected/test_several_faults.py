@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 PSYNC = Setup("psync", "link")
 BULK = {"psync": ("pread", "pwrite"), "uring": ("ring_read", "ring_write")}
 BULK_CASES = [
-    pytest.param(setup, call, id=f"{setup}-{call}") for setup in SETUPS for call in BULK[setup.io_engine]
+    pytest.param(setup, call, id=f"{setup}-{call}")
+    for setup in SETUPS
+    for call in BULK[setup.io_engine]
+    if not setup.is_limited
 ]
 
 

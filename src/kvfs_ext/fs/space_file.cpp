@@ -152,9 +152,12 @@ Status SpaceFile::write(const SpaceTable& table) const {
   image.slots = table.slots;
   const Fd file(::openat(directory_->at(), kName, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.valid()) return Status::from_errno("open kvfs.space");
-  return ::pwrite(file.get(), &image, sizeof image, 0) == ssize_t{sizeof image}
-             ? Status::success()
-             : Status::failure(EIO, "write kvfs.space");
+  ssize_t put;
+  do {
+    put = ::pwrite(file.get(), &image, sizeof image, 0);
+  } while (put < 0 && errno == EINTR);
+  if (put < 0) return Status::from_errno("write kvfs.space");
+  return put == ssize_t{sizeof image} ? Status::success() : Status::failure(EIO, "write kvfs.space");
 }
 
 Status room_of(const Directory& directory, Room& room) {

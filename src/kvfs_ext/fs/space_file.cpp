@@ -118,7 +118,7 @@ Status SpaceFile::update(const std::function<void(SpaceTable&)>& change) {
   if (!turn.status().ok()) return turn.status();
   SpaceTable table;
   table.mine = slot_;
-  read(table);
+  if (const Status got = read(table); !got.ok()) return got;
   const SpaceTable before = table;
   for (std::size_t slot = 0; slot < SpaceTable::kSlots; ++slot) {
     if (slot == slot_ || table.slots[slot] == 0 || is_held(slot)) continue;
@@ -135,13 +135,19 @@ bool SpaceFile::is_held(std::size_t slot) const {
   return ::fcntl(file_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-void SpaceFile::read(SpaceTable& table) const {
+Status SpaceFile::read(SpaceTable& table) const {
   Image image;
-  if (::pread(file_.get(), &image, sizeof image, 0) != ssize_t{sizeof image} || !holds_together(image))
-    return;
+  ssize_t got;
+  do {
+    got = ::pread(file_.get(), &image, sizeof image, 0);
+  } while (got < 0 && errno == EINTR);
+  // What could not be read must not be written anew: that would forget what the others hold.
+  if (got < 0) return Status::from_errno("read kvfs.space");
+  if (got != ssize_t{sizeof image} || !holds_together(image)) return Status::success();
   table.counted = image.counted == 1;
   table.unowned = image.unowned;
   table.slots = image.slots;
+  return Status::success();
 }
 
 Status SpaceFile::write(const SpaceTable& table) const {

@@ -41,7 +41,7 @@ class SpaceFile {
   class Turn;
   Status join(bool& alone);
   [[nodiscard]] bool is_held(std::size_t slot) const;
-  void read(SpaceTable& table) const;
+  Status read(SpaceTable& table) const;
   [[nodiscard]] Status write(const SpaceTable& table) const;
 
   const Directory* directory_ = nullptr;

@@ -64,7 +64,8 @@ class Space {
   [[nodiscard]] SpaceStats stats();
 
  private:
-  // With the mutex held.
+  // With the mutex held, or before any thread has this.
+  Status join();
   [[nodiscard]] bool lease();
   [[nodiscard]] bool fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t more) const;
   // How many bytes there are too many, if so many margins are to be left.
@@ -78,9 +79,10 @@ class Space {
   fs::Directory root_;
   fs::SpaceFile file_;
   std::function<void()> on_scarce_;
-  bool read_only_ = false;
 
-  std::mutex mutex_;           // guards what follows
+  std::mutex mutex_;  // guards what follows
+  // Whether this process has a slot. Where it could get none it stores nothing.
+  bool joined_ = false;
   std::int64_t stored_ = 0;    // by this process, less what it has removed
   std::int64_t reserved_ = 0;  // being stored
   std::int64_t claim_ = 0;     // what this process's slot says: at least both

@@ -6,12 +6,19 @@ import dataclasses
 import difflib
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Final
+
+from kvfs.permissions import DIR_MODE, FILE_MODE
 
 N_THREADS_MAX: Final = 1024
 IO_ENGINES: Final = ("auto", "uring", "psync")
 INDEX_MODES: Final = ("auto", "owner", "shared")
+CHECKSUMS: Final = ("auto", "require", "off")
+_MODE_MAX: Final = 0o777
+# Zeros in front, or Python's own mark.
+_OCTAL: Final = re.compile("(?:0o|0*)([0-7]{3})")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,6 +43,11 @@ class TierConfig:
             somebody does), "auto" for what a lock says on a local disk and "shared" elsewhere. vLLM's own
             `fs` tier takes no lock: beside one it has to be "shared".
         negative_ttl_s: How long, in seconds, a shared tier believes that a chunk is absent.
+        checksum: What chunks carry and loads verify: "auto" for checksums where the file system has extended
+            attributes, "require" for no chunk without one, "off" for none. In a configuration also vLLM's
+            proposed `checksum_blocks`: true is "auto", false is "off".
+        file_mode: Mode of new files. In a configuration a string of octal digits.
+        dir_mode: Mode of new directories, written in the same way.
 
     Raises:
         TypeError: An option of the wrong type.
@@ -54,6 +66,9 @@ class TierConfig:
     max_queued_store_bytes: int | None = None
     index_mode: str = "auto"
     negative_ttl_s: float = 1.0
+    checksum: str = "auto"
+    file_mode: int = FILE_MODE
+    dir_mode: int = DIR_MODE
 
     def __post_init__(self) -> None:
         """Check each option."""
@@ -68,10 +83,13 @@ class TierConfig:
                 raise TypeError(_wrong(name, "true or false", getattr(self, name)))
         if self.locality is not None and not isinstance(self.locality, str):
             raise TypeError(_wrong("locality", "a string or null", self.locality))
-        for name, choices in (("io_engine", IO_ENGINES), ("index_mode", INDEX_MODES)):
+        choices_by_name = {"io_engine": IO_ENGINES, "index_mode": INDEX_MODES, "checksum": CHECKSUMS}
+        for name, choices in choices_by_name.items():
             if getattr(self, name) not in choices:
                 raise ValueError(_wrong(name, f"one of {', '.join(choices)}", getattr(self, name)))
         self._check_seconds("negative_ttl_s")
+        self._check_mode("file_mode", FILE_MODE)
+        self._check_mode("dir_mode", DIR_MODE)
 
     def _check_root_dir(self) -> None:
         if not isinstance(self.root_dir, str | os.PathLike):
@@ -95,6 +113,14 @@ class TierConfig:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(_wrong(name, "a finite number of seconds from 0", seconds))
 
+    def _check_mode(self, name: str, needed: int) -> None:
+        mode = getattr(self, name)
+        if not isinstance(mode, int) or isinstance(mode, bool):
+            raise TypeError(_wrong(name, "permission bits", mode))
+        if not 0 <= mode <= _MODE_MAX or mode & needed != needed:
+            expected = f"at most 0{_MODE_MAX:o}, with all of the owner's bits 0{needed:o}"
+            raise ValueError(f"kvfs option {name!r} must be {expected}, got 0{mode:o}")
+
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> TierConfig:
         """Build a config from the keys of a tier's configuration.
@@ -103,7 +129,7 @@ class TierConfig:
             TypeError: An option of the wrong type.
             ValueError: An unknown option, a missing `root_dir`, or a wrong value.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
+        known = [*(field.name for field in dataclasses.fields(cls)), "checksum_blocks"]
         for name in options:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
@@ -111,7 +137,39 @@ class TierConfig:
                 raise ValueError(f"kvfs has no option {name!r}; {hint}")
         if "root_dir" not in options:
             raise ValueError("kvfs needs the option 'root_dir': the directory that holds the chunks")
-        return cls(**options)  # type: ignore[arg-type]  # __post_init__ checks each type
+        given = dict(options)
+        _resolve_checksum(given)
+        for name in {"file_mode", "dir_mode"} & given.keys():
+            given[name] = _mode(name, given[name])
+        return cls(**given)  # type: ignore[arg-type]  # __post_init__ checks each type
+
+
+def _resolve_checksum(options: dict[str, object]) -> None:
+    """Put vLLM's switch for checksums into kvfs's own option."""
+    if "checksum_blocks" not in options:
+        return
+    blocks = options.pop("checksum_blocks")
+    if not isinstance(blocks, bool):
+        raise TypeError(_wrong("checksum_blocks", "true or false", blocks))
+    checksum = options.setdefault("checksum", "auto" if blocks else "off")
+    if checksum in CHECKSUMS and blocks == (checksum == "off"):
+        raise ValueError(
+            f"kvfs option 'checksum_blocks' is {str(blocks).lower()} but 'checksum' is {checksum!r}; leave "
+            "one of them out"
+        )
+
+
+def _mode(name: str, value: object) -> int:
+    """Return the mode that octal digits say.
+
+    No number: JSON has no octal ones, and 640 would be read as 01200, 444 as 0674.
+    """
+    if not isinstance(value, str):
+        raise TypeError(_wrong(name, 'a string of octal digits such as "0640"', value))
+    digits = _OCTAL.fullmatch(value)
+    if digits is None:
+        raise ValueError(_wrong(name, 'three octal digits such as "0640"', value))
+    return int(digits[1], 8)
 
 
 def _wrong(name: str, expected: str, value: object) -> str:

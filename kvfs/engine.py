@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Self
 
-from kvfs import backend, filesystems
+from kvfs import backend, filesystems, permissions
 from kvfs.config import TierConfig
 from kvfs.jobs import SHED, CompletionLike
 from kvfs.paths import Namespace
@@ -40,11 +40,11 @@ class ChunkEngine:
             config: Thread counts, limits, how to do I/O.
 
         Raises:
-            OSError: The namespace cannot be written, there is no room for the threads, or it is in use
-                (EBUSY, with `index_mode` "owner").
+            OSError: The namespace cannot be written, there is no room for the threads, it is in use (EBUSY,
+                with `index_mode` "owner"), or it has no place for checksums (ENOTSUP, with "require").
             ValueError: The buffer has another shape, or the namespace belongs to another configuration.
         """
-        namespace.write_config()
+        namespace.write_config(config.file_mode, config.dir_mode)
         queued = config.max_queued_store_bytes
         if queued is None:
             with memoryview(buffer) as view:
@@ -69,6 +69,9 @@ class ChunkEngine:
                 queued,
                 index_mode,
                 config.negative_ttl_s,
+                config.checksum,
+                config.file_mode,
+                config.dir_mode,
             )
         except OSError as error:
             if error.errno != errno.EBUSY or index_mode != "owner":
@@ -81,7 +84,9 @@ class ChunkEngine:
         # No wrapper: vLLM asks key by key on its scheduler's thread.
         self.ask: Callable[[bytes, float], int] = self._native.ask
         """`MISS`, `HIT` or `RETRY` for a key, from memory; see `kvfs.jobs.EngineLike.ask`."""
-        self._alone = bool(self._native.stats()["owner"])
+        stats = self._native.stats()
+        self._alone = bool(stats["owner"])
+        _warn_of_the_place(namespace, config, sealed=bool(stats["seals"]))
         _logger.info(
             "kvfs serves %s through %s (%s) with %d threads, %s",
             namespace.base_path,
@@ -187,6 +192,23 @@ class ChunkEngine:
                 "Set index_mode to 'shared' to do so from the start.",
                 self.namespace.base_path,
             )
+
+
+def _warn_of_the_place(namespace: Namespace, config: TierConfig, *, sealed: bool) -> None:
+    """Say what there is no protection against where the chunks lie."""
+    if config.checksum == "auto" and not sealed:
+        _logger.warning(
+            "%s has no extended attributes of users, so chunks get no checksums and damaged ones are not "
+            "noticed. Use another file system, or set checksum to 'off' to silence this.",
+            namespace.base_path,
+        )
+    open_path = permissions.writable_by_others(namespace.root_dir, namespace.base_path)
+    if open_path is not None:
+        _logger.warning(
+            "%s can be written by others than its owner, who could replace chunks. Take those rights away "
+            "(chmod go-w).",
+            open_path,
+        )
 
 
 def _packed(keys: Collection[bytes]) -> tuple[bytes, int]:

@@ -5,7 +5,8 @@ down in docs/engine.md. An outcome is an errno, one a key, in the job's order:
 
 - `SUCCESS` (0): stored, loaded, or (lookup) present;
 - `ENOENT`: load, lookup: no such chunk;
-- `EBADMSG`: load, lookup: a file that is not of the chunk's size;
+- `EBADMSG`: load, lookup: a file that is not of the chunk's size; load: one whose content is damaged;
+- `ENODATA`: load: a file without the seal that is required;
 - `EINVAL`: the chunk id lies outside the buffer, or the system said so;
 - `ECANCELED`: the engine was closed before the op started;
 - `SHED` (EAGAIN): store: the queue was full;
@@ -180,6 +181,9 @@ class EngineFactory(Protocol):
         max_queued_store_bytes: int | None = None,
         index_mode: str = "auto",
         negative_ttl_s: float = 1.0,
+        checksum: str = "auto",
+        file_mode: int = 0o600,
+        dir_mode: int = 0o700,
     ) -> EngineLike:
         """Start an engine on the namespace `base_path`.
 
@@ -196,12 +200,17 @@ class EngineFactory(Protocol):
             max_queued_store_bytes: Stores that may wait; what comes on top is shed. None sheds nothing.
             index_mode: "owner", "shared", or "auto": the owner if nobody else uses the namespace.
             negative_ttl_s: How long a shared engine believes that a chunk is absent.
+            checksum: "auto" seals and verifies chunks where the file system has extended attributes,
+                "require" takes no chunk without a seal, "off" does neither.
+            file_mode: Mode of new files, whatever the umask is; with the owner's read and write bits.
+            dir_mode: Mode of new directories; with all of the owner's bits.
 
         Raises:
             TypeError: An argument of the wrong type.
             ValueError: An argument with a wrong value.
-            OSError: The directory cannot be made, "uring" does not work here, too few threads, or somebody
-                else uses the namespace and "owner" was asked for (EBUSY).
+            OSError: The directory cannot be made, "uring" does not work here, too few threads, somebody
+                else uses the namespace and "owner" was asked for (EBUSY), or the file system has no extended
+                attributes and checksums are required (ENOTSUP).
         """
 
 

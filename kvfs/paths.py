@@ -13,10 +13,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Final
 
+from kvfs.permissions import DIR_MODE, FILE_MODE, make_directory, set_file_mode
+
 GROUP_INDEX_BYTES: Final = 4
 _DIGEST_DIGITS: Final = 12
-_DIRECTORY_MODE: Final = 0o700
-_FILE_MODE: Final = 0o600
 
 _logger = logging.getLogger("kvfs")
 
@@ -65,17 +65,21 @@ class Namespace:
         group = int.from_bytes(key[-GROUP_INDEX_BYTES:], "big")
         return f"{self.base_path}/{digits[:3]}/{digits[3:5]}_g{group}/{digits}.bin"
 
-    def write_config(self) -> None:
+    def write_config(self, file_mode: int = FILE_MODE, dir_mode: int = DIR_MODE) -> None:
         """Make the namespace's directory and its `config.json`, whole or not at all. Blocks.
 
         A file that cannot be read as JSON (a writer died half-way) is written again.
+
+        Args:
+            file_mode: Mode of the file, if it is made.
+            dir_mode: Mode of the directories that are made.
 
         Raises:
             OSError: The directory or the file cannot be made; the message says what to change.
             ValueError: The file is there and describes another configuration.
         """
         try:
-            make_directories(self.config_dir)
+            make_directories(self.config_dir, dir_mode)
             found = self._read_config()
             if found == dict(self.fields):
                 return
@@ -85,7 +89,7 @@ class Namespace:
                     f"{self.config_path} describes another configuration ({difference}); "
                     "remove that directory or use another root_dir"
                 )
-            self._publish_config()
+            self._publish_config(file_mode)
         except OSError as error:
             code = error.errno or errno.EIO
             raise OSError(
@@ -110,13 +114,12 @@ class Namespace:
                 )
                 return None
 
-    def _publish_config(self) -> None:
+    def _publish_config(self, mode: int) -> None:
         temporary = f"{self.config_path}_{secrets.token_hex(16)}.tmp"
-        fd = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE
-        )
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             with open(fd, "w", encoding="utf-8") as file:
+                set_file_mode(fd, mode)
                 json.dump(dict(self.fields), file, indent=2, sort_keys=True)
             os.replace(temporary, self.config_path)
         except BaseException:
@@ -125,24 +128,24 @@ class Namespace:
             raise
 
 
-def make_directories(path: str) -> None:
-    """Make a directory and its missing parents, all of them for the owner alone. Blocks.
+def make_directories(path: str, mode: int = DIR_MODE) -> None:
+    """Make a directory and its missing parents, all of them with exactly this mode. Blocks.
 
     Raises:
         OSError: One of them cannot be made.
     """
     # Not os.makedirs(): it gives the mode to the last one only.
     try:
-        os.mkdir(path, _DIRECTORY_MODE)
+        make_directory(path, mode)
     except FileExistsError:
         return
     except FileNotFoundError:
         parent = os.path.dirname(path)
         if parent in ("", path):
             raise
-        make_directories(parent)
+        make_directories(parent, mode)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, _DIRECTORY_MODE)
+            make_directory(path, mode)
 
 
 def _difference(found: object, wanted: Mapping[str, object]) -> str:

@@ -46,7 +46,7 @@ def batch_store(
         for index, (temporary, path, chunk) in enumerate(zip(temporaries, destinations, chunks, strict=True)):
             direct = use_o_direct and len(chunk) % files.DIRECT_ALIGNMENT_MIN == 0
             with _numbered(index, path):
-                files.store(temporary, path, chunk, direct=direct, report=files.OpReport())
+                files.store(files.BlockFile(path), temporary, chunk, direct=direct, report=files.OpReport())
 
 
 def batch_load(paths: list[str], buffers: list[Buffer], use_o_direct: bool = True) -> None:
@@ -66,7 +66,7 @@ def batch_load(paths: list[str], buffers: list[Buffer], use_o_direct: bool = Tru
         for index, (path, chunk) in enumerate(zip(sources, chunks, strict=True)):
             direct = use_o_direct and len(chunk) % files.DIRECT_ALIGNMENT_MIN == 0
             with _numbered(index, path):
-                files.load(path, chunk, direct=direct, report=files.OpReport())
+                files.load(files.BlockFile(path), chunk, direct=direct, report=files.OpReport())
 
 
 @contextlib.contextmanager

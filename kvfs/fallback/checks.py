@@ -10,7 +10,7 @@ import sys
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Final, SupportsIndex, TypeVar
 
-from kvfs.config import INDEX_MODES, IO_ENGINES
+from kvfs.config import CHECKSUMS, INDEX_MODES, IO_ENGINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ GROUP_INDEX_BYTES: Final = 4
 KEY_SIZE_BYTES_MIN: Final = GROUP_INDEX_BYTES + 1
 KEY_SIZE_BYTES_MAX: Final = 255
 THREADS_MAX: Final = 1024
+MODE_MAX: Final = 0o777
 
 _T = TypeVar("_T")
 
@@ -230,6 +231,35 @@ def check_index_mode(index_mode: str) -> None:
         raise type_error("index_mode", "a str", index_mode)
     if index_mode not in INDEX_MODES:
         raise ValueError(f"index_mode must be 'auto', 'owner' or 'shared', got {index_mode!r}")
+
+
+def check_checksum(checksum: str) -> None:
+    """Raise unless there is such a way to treat checksums.
+
+    Raises:
+        TypeError: Not a str.
+        ValueError: No such way.
+    """
+    if not isinstance(checksum, str):
+        raise type_error("checksum", "a str", checksum)
+    if checksum not in CHECKSUMS:
+        raise ValueError(f"checksum must be one of 'auto', 'require' and 'off', got {checksum!r}")
+
+
+def check_mode(name: str, mode: int, needed: int) -> int:
+    """Return the permission bits of new files or directories if the owner can use them.
+
+    Raises:
+        TypeError: Not an integer.
+        ValueError: Bits above 0777, or not all of `needed`.
+    """
+    number = check_int(name, mode)
+    if not 0 <= number <= MODE_MAX or number & needed != needed:
+        raise ValueError(
+            f"{name} must be permission bits from {needed:#o} to {MODE_MAX:#o} with all of the owner's "
+            f"{needed:#o}, got {number:#o}"
+        )
+    return number
 
 
 def check_seconds(name: str, seconds: float) -> float:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from kvfs.fallback import files
+from kvfs.fallback.answers import answer
 from kvfs.fallback.checks import flat_view
+from kvfs.fallback.chunks import Chunks
 from kvfs.fallback.index import KeyIndex, State
 from kvfs.fallback.job import Job
 from kvfs.fallback.ownership import Ownership
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
 _BUFFER_DIMENSIONS: Final = 2
 # A direct transfer that is refused at this alignment would be refused at any.
 _DIRECT_ALIGNMENT_MAX: Final = 4096
+_COUNTED: Final = (
+    "damaged_chunks",
+    "direct_fallbacks",
+    "duplicate_stores",
+    "healed_files",
+    "removed_files",
+    "shed_stores",
+    "unverified_loads",
+    "verified_loads",
+)
 
 
 class Core:
@@ -43,7 +55,7 @@ class Core:
 
     def __init__(
         self,
-        base_path: str,
+        chunks: Chunks,
         buffer: Buffer,
         n_threads: int,
         use_o_direct: bool,
@@ -51,22 +63,22 @@ class Core:
         index_mode: str,
         negative_ttl_s: float,
     ) -> None:
-        self._base_path = base_path
+        self._chunks = chunks
         self._view, self._num_chunks, self._chunk_size_bytes = _bind(buffer)
         # Only the address; the view keeps the memory where it is.
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._view))
         self._direct = use_o_direct
         self._owner_pid = os.getpid()
         try:
-            self._ownership = Ownership(base_path, index_mode)
+            self._ownership = Ownership(chunks.base_path, index_mode)
         except OSError:
             self._view.release()
             raise
-        clear_whole_mark(base_path)
+        clear_whole_mark(chunks.base_path)
         self._index = KeyIndex(negative_ttl_s)
         # Not before the ownership is settled: what others store after the scan has to be noticed by that.
         self._checks = Checks()
-        self._scan = Scan(base_path, self._chunk_size_bytes, self._index)
+        self._scan = Scan(chunks.base_path, self._chunk_size_bytes, self._index)
         self._lock = threading.Lock()  # guards all that follows, and the jobs
         self._work_available = threading.Condition(self._lock)
         self._idle = threading.Condition(self._lock)
@@ -75,9 +87,7 @@ class Core:
         self._completions: list[Completion] = []
         self._inflight_jobs = 0
         self._closed = False
-        self._counts = dict.fromkeys(
-            ("direct_fallbacks", "duplicate_stores", "healed_files", "removed_files", "shed_stores"), 0
-        )
+        self._counts = dict.fromkeys(_COUNTED, 0)
         self._closing = threading.Lock()  # held while joining: a second close() waits for the first
         self._threads = [
             threading.Thread(target=self._run, name=f"kvfs-io-{index}", daemon=True)
@@ -189,6 +199,7 @@ class Core:
                 "scanned_files": self._scan.files,
                 "scan_complete": int(self._scan.complete),
                 "owner": int(self._ownership.owner),
+                "seals": int(self._chunks.seals.active),
                 "checks": self._checks.asked,
                 "peak_inflight_read_bytes": self._queue.peaks["load"] * self._chunk_size_bytes,
                 "peak_inflight_write_bytes": self._queue.peaks["store"] * self._chunk_size_bytes,
@@ -267,20 +278,7 @@ class Core:
         self._wake_up()
 
     def _answer(self, questions: list[Question]) -> None:
-        for key, asked_at in questions:
-            asked = None if asked_at is None else self._index.ask(key, asked_at)
-            if asked is None and asked_at is not None:
-                continue
-            looked_at = time.monotonic()
-            try:
-                present = files.lookup(files.chunk_path(self._base_path, key), self._chunk_size_bytes) == 0
-            except Exception:  # noqa: BLE001 - a thread that dies would owe the caller an answer
-                present = False
-            if asked is not None:
-                self._index.answer(key, asked, present=present, looked_at=looked_at)
-            elif present and not self._index.explains(key):
-                # Somebody stores who takes no lock.
-                self._ownership.give_up()
+        answer(questions, self._chunks, self._chunk_size_bytes, self._index, self._ownership)
         with self._lock:
             self._probes.release(len(questions))
             self._notify_if_idle()
@@ -298,10 +296,10 @@ class Core:
 
     def _execute(self, job: Job, op: int, report: files.OpReport) -> tuple[int, str]:
         """Run one op; return its outcome and, for a failure, what to say about it."""
-        path = files.chunk_path(self._base_path, job.key(op))
+        key = job.key(op)
         try:
             if job.kind == "lookup":
-                return files.lookup(path, self._chunk_size_bytes), ""
+                return self._chunks.lookup(key, self._chunk_size_bytes), ""
             chunk_id = job.chunk_ids[op]
             if not 0 <= chunk_id < self._num_chunks:
                 return errno.EINVAL, f"because row {chunk_id} lies outside a buffer of {self._num_chunks}"
@@ -309,15 +307,15 @@ class Core:
             with self._view[start : start + self._chunk_size_bytes] as chunk:
                 direct = self._wants_direct(start, report)
                 if job.kind == "load":
-                    files.load(path, chunk, direct=direct, report=report)
+                    self._chunks.load(key, chunk, direct=direct, report=report)
                 else:
-                    files.store(files.temporary_path(path), path, chunk, direct=direct, report=report)
+                    self._chunks.store(key, chunk, direct=direct, report=report)
         except OSError as error:
-            return error.errno or errno.EIO, f"at {path}: {error.strerror or error}"
+            return error.errno or errno.EIO, f"at {self._chunks.path(key)}: {error.strerror or error}"
         except MemoryError:
-            return errno.ENOMEM, f"at {path}: {os.strerror(errno.ENOMEM)}"
+            return errno.ENOMEM, f"at {self._chunks.path(key)}: {os.strerror(errno.ENOMEM)}"
         except Exception as error:  # noqa: BLE001 - a thread that dies would owe the caller a completion
-            return errno.EIO, f"at {path}: {error!r}"
+            return errno.EIO, f"at {self._chunks.path(key)}: {error!r}"
         return SUCCESS, ""
 
     def _finish_op(self, job: Job, op: int, outcome: int, problem: str, report: files.OpReport) -> None:
@@ -327,6 +325,9 @@ class Core:
         self._counts["duplicate_stores"] += report.duplicate
         self._counts["healed_files"] += report.healed
         self._counts["removed_files"] += report.removed
+        self._counts["damaged_chunks"] += report.damaged
+        if job.kind == "load" and outcome == SUCCESS:
+            self._counts["verified_loads" if report.verified else "unverified_loads"] += 1
         if report.direct_refused_at is not None:
             self._counts["direct_fallbacks"] += 1
             if self._aligned(job.chunk_ids[op] * self._chunk_size_bytes + report.direct_refused_at):

@@ -9,9 +9,11 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from kvfs.fallback import crc32c
 from kvfs.fallback.checks import (
     check_bool,
     check_byte_limit,
+    check_checksum,
     check_index_mode,
     check_ints,
     check_io_engine,
@@ -19,15 +21,19 @@ from kvfs.fallback.checks import (
     check_key,
     check_keys,
     check_lengths,
+    check_mode,
     check_path,
     check_seconds,
     check_threads,
     type_error,
 )
+from kvfs.fallback.chunks import Chunks
 from kvfs.fallback.core import Core
 from kvfs.fallback.queue import ByteLimits
+from kvfs.fallback.seals import Seals
 from kvfs.jobs import Completion
 from kvfs.paths import make_directories
+from kvfs.permissions import DIR_MODE, FILE_MODE
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -52,12 +58,17 @@ class Engine:
         max_queued_store_bytes: Stores that may wait; what comes on top is shed. None sheds nothing.
         index_mode: "owner", "shared", or "auto": the owner if nobody else uses the namespace.
         negative_ttl_s: How long a shared engine believes that a chunk is absent.
+        checksum: "auto" seals and verifies chunks where the file system has extended attributes, "require"
+            takes no chunk without a seal, "off" does neither; see docs/integrity.md.
+        file_mode: Mode of new files, with the owner's read and write bits.
+        dir_mode: Mode of new directories, with all of the owner's bits.
 
     Raises:
         TypeError: An argument of the wrong type.
         ValueError: An argument with a wrong value.
-        OSError: The directory cannot be made, "uring" was asked for, there are too few threads, or somebody
-            else uses the namespace and "owner" was asked for (EBUSY).
+        OSError: The directory cannot be made, "uring" was asked for, there are too few threads, somebody
+            else uses the namespace and "owner" was asked for (EBUSY), or the file system has no extended
+            attributes and checksums are required (ENOTSUP).
     """
 
     io_engine: Final = "python"
@@ -76,6 +87,9 @@ class Engine:
         max_queued_store_bytes: int | None = None,
         index_mode: str = "auto",
         negative_ttl_s: float = 1.0,
+        checksum: str = "auto",
+        file_mode: int = FILE_MODE,
+        dir_mode: int = DIR_MODE,
     ) -> None:
         check_path("base_path", base_path)
         if not base_path:
@@ -92,13 +106,19 @@ class Engine:
         )
         check_index_mode(index_mode)
         ttl_s = check_seconds("negative_ttl_s", negative_ttl_s)
+        check_checksum(checksum)
+        new_file_mode = check_mode("file_mode", file_mode, FILE_MODE)
+        new_dir_mode = check_mode("dir_mode", dir_mode, DIR_MODE)
         check_io_engine(io_engine, base_path)
-        make_directories(base_path)
+        make_directories(base_path, new_dir_mode)
         # What lies there may be no directory.
         os.close(os.open(base_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        core = Core(base_path, buffer, n_threads, use_o_direct, limits, index_mode, ttl_s)
+        chunks = Chunks(base_path, Seals(base_path, checksum), new_file_mode, new_dir_mode)
+        core = Core(chunks, buffer, n_threads, use_o_direct, limits, index_mode, ttl_s)
         self._core = core
         self._finalizer = weakref.finalize(self, core.close_dropped)
+        if chunks.seals.active:
+            crc32c.prepare()
 
     def submit_store(self, job_id: int, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
         """Accept a job that stores rows of the primary tier. Does not block.

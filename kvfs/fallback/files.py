@@ -1,7 +1,7 @@
 """What happens on disk for one chunk: store, load and lookup of a block file, with plain system calls."""
 
 # Paths stay strings: a Path a chunk costs more than some of the calls.
-# ruff: noqa: PTH105, PTH108, PTH120
+# ruff: noqa: PTH120
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from kvfs.fallback.checks import GROUP_INDEX_BYTES
+from kvfs.fallback.seals import Seal, Verdict
 from kvfs.paths import make_directories
+from kvfs.permissions import FILE_MODE, set_file_mode
 
-# KV bytes are users' prompts: nobody but the owner reads them.
-_FILE_MODE: Final = 0o600
-_DIRECTORY_MODE: Final = 0o700
 # What file systems without hard links say to link(2).
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 # No device accepts direct transfers of less than this alignment.
@@ -34,82 +32,129 @@ class OpReport:
     duplicate: bool = False
     healed: bool = False
     removed: bool = False
+    # Of a load: the content is not what its seal says; or it is.
+    damaged: bool = False
+    verified: bool = False
     # Where in the chunk a direct transfer was refused with EINVAL; None when none was.
     direct_refused_at: int | None = None
 
 
-def chunk_path(base_path: str, key: bytes) -> str:
-    """Return the path of a key's block file, as vLLM's FileMapper lays them out."""
-    digits = key[:-GROUP_INDEX_BYTES].hex()
-    group = int.from_bytes(key[-GROUP_INDEX_BYTES:], "big")
-    return f"{base_path}/{digits[:3]}/{digits[3:5]}_g{group}/{digits}.bin"
+@dataclass(frozen=True, slots=True)
+class BlockFile:
+    """Where one chunk lies, and how its file is made.
+
+    Attributes:
+        name: Its name in the directory, or its path.
+        directory: An open directory; None for a path, whose missing directories a store makes.
+        mode: Mode of a new file, whatever the umask is.
+        seal: Written and verified; None for neither.
+    """
+
+    name: str
+    directory: int | None = None
+    mode: int = FILE_MODE
+    seal: Seal | None = None
+
+    def open(self, flags: int) -> int:
+        """Open the file, but through no link."""
+        return os.open(self.name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=self.directory)
+
+    def status(self) -> os.stat_result:
+        """Look at what lies there."""
+        return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+
+    def unlink(self) -> None:
+        """Remove what lies there."""
+        os.unlink(self.name, dir_fd=self.directory)
 
 
-def temporary_path(path: str) -> str:
-    """Return a name beside `path` that no other writer can have, in this process or another."""
+def temporary_name(name: str) -> str:
+    """Return a name beside `name` that no other writer can have, in this process or another."""
     # From the kernel each time: a seed in memory would be copied by fork().
-    return f"{path}_{secrets.token_hex(8)}.tmp"
+    return f"{name}_{secrets.token_hex(8)}.tmp"
 
 
-def store(temporary: str, path: str, chunk: memoryview, *, direct: bool, report: OpReport) -> None:
-    """Write `chunk` to `temporary` and publish it at `path`; a good file there is left alone.
+def store(file: BlockFile, temporary: str, chunk: memoryview, *, direct: bool, report: OpReport) -> None:
+    """Write `chunk` to `temporary`, seal it and publish it; a good file there is left alone.
 
-    Blocks. Missing directories are made. The temporary is gone afterwards, whatever happened.
+    Blocks. The temporary lies in the file's directory and is gone afterwards, whatever happened.
 
     Raises:
-        OSError: What the system said; EISDIR when a directory lies at `path`.
+        OSError: What the system said; EISDIR when a directory lies there.
     """
-    if _holds_chunk(path, len(chunk)):
+    if _holds_chunk(file, len(chunk)):
         report.duplicate = True
         return
-    fd = _create(temporary)
+    written = BlockFile(temporary, file.directory, file.mode, file.seal)
+    fd = _create(written)
     try:
         try:
+            set_file_mode(fd, file.mode)
             _write_all(fd, chunk, direct=direct, report=report)
+            if file.seal is not None:
+                file.seal.put(fd, chunk)
         finally:
             # Network file systems report a full disk here.
             os.close(fd)
-        _publish(temporary, path, len(chunk), report)
+        _publish(written, file, len(chunk), report)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            written.unlink()
         raise
     if not report.duplicate:
         report.bytes_moved = len(chunk)
 
 
-def load(path: str, chunk: memoryview, *, direct: bool, report: OpReport) -> None:
-    """Fill `chunk` from the file at `path`, which must have exactly its size.
+def load(file: BlockFile, chunk: memoryview, *, direct: bool, report: OpReport) -> None:
+    """Fill `chunk` from the file, which must have exactly its size and the right content.
 
-    Blocks. A shorter file is removed: its truncation is proven. After a failure the bytes of
-    `chunk` are unspecified.
+    Blocks. What is proven to be damaged or too short is removed. After a failure the bytes of `chunk` are
+    unspecified.
 
     Raises:
-        OSError: What the system said; EBADMSG for a wrong size, EISDIR for a directory.
+        OSError: What the system said; EBADMSG for a wrong size or content, EISDIR for a directory, ENODATA
+            for a file without the seal that is required.
     """
-    # Without O_NONBLOCK a FIFO would keep the thread for ever.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    # O_NONBLOCK: a FIFO would keep the thread for ever.
+    fd = file.open(os.O_RDONLY)
     try:
         status = os.fstat(fd)
         problem = _mismatch(status, len(chunk))
         if not problem:
             _read_all(fd, chunk, direct=direct, report=report)
             if report.bytes_moved == len(chunk):
+                _verify(file, fd, chunk, report)
                 return
             # It was cut while we read. Only the size proves that; a short answer alone does not.
             status = os.fstat(fd)
             problem = errno.EBADMSG
         if stat.S_ISREG(status.st_mode) and status.st_size < len(chunk):
-            report.removed = _remove_truncated(path, status)
-        raise OSError(problem, _describe(problem, status, len(chunk)), path)
+            report.removed = _remove_proven(file, status)
+        raise OSError(problem, _describe(problem, status, len(chunk)), file.name)
     finally:
         os.close(fd)
 
 
-def lookup(path: str, chunk_size_bytes: int) -> int:
-    """Return 0 when a chunk of that size lies at `path`, otherwise the errno that says why not."""
+def _verify(file: BlockFile, fd: int, chunk: memoryview, report: OpReport) -> None:
+    """Compare what was read with the file's seal; remove the file if it is damaged.
+
+    Raises:
+        OSError: EBADMSG, ENODATA (see `load`), or an attribute cannot be read.
+    """
+    verdict = Verdict.UNVERIFIED if file.seal is None else file.seal.check(fd, chunk)
+    if verdict is Verdict.UNSEALED:
+        raise OSError(errno.ENODATA, "the file has no whole seal, and checksum is 'require'", file.name)
+    if verdict is Verdict.DAMAGED:
+        report.damaged = True
+        report.removed = _remove_proven(file, os.fstat(fd))
+        raise OSError(errno.EBADMSG, "the content is not what the file's checksum and key say", file.name)
+    report.verified = verdict is Verdict.VERIFIED
+
+
+def lookup(file: BlockFile, chunk_size_bytes: int) -> int:
+    """Return 0 when a chunk of that size lies there, otherwise the errno that says why not."""
     try:
-        return _mismatch(os.lstat(path), chunk_size_bytes)
+        return _mismatch(file.status(), chunk_size_bytes)
     except OSError as error:
         return error.errno or errno.EIO
 
@@ -141,60 +186,107 @@ def _describe(problem: int, status: os.stat_result, chunk_size_bytes: int) -> st
     return f"the file has {status.st_size} bytes, but a chunk has {chunk_size_bytes}"
 
 
-def _holds_chunk(path: str, chunk_size_bytes: int) -> bool:
+def _holds_chunk(file: BlockFile, chunk_size_bytes: int) -> bool:
     """Tell whether the chunk is there already.
 
     Raises:
         OSError: EISDIR for a directory, which no store can replace; what the system said otherwise.
     """
-    problem = lookup(path, chunk_size_bytes)
-    if problem in (0, errno.ENOENT, errno.EBADMSG, errno.ELOOP):
+    problem = lookup(file, chunk_size_bytes)
+    if problem == 0:
+        return file.seal is None or not file.seal.required or _is_sealed(file, file.seal)
+    if problem in (errno.ENOENT, errno.EBADMSG, errno.ELOOP):
         # ELOOP of a parent comes back from creating the temporary beside it.
-        return problem == 0
-    raise OSError(problem, os.strerror(problem), path)
+        return False
+    raise OSError(problem, os.strerror(problem), file.name)
 
 
-def _create(temporary: str) -> int:
+def _is_sealed(file: BlockFile, seal: Seal) -> bool:
+    try:
+        fd = file.open(os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        return seal.keeps(fd)
+    finally:
+        os.close(fd)
+
+
+def _create(file: BlockFile) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.open(temporary, flags, _FILE_MODE)
+        return os.open(file.name, flags, file.mode, dir_fd=file.directory)
     except FileNotFoundError:
+        if file.directory is not None:
+            raise
         # Optimistic: the directory is there but for the first chunk in it.
-        make_directories(os.path.dirname(temporary))
-        return os.open(temporary, flags, _FILE_MODE)
+        make_directories(os.path.dirname(file.name))
+        return os.open(file.name, flags, file.mode)
 
 
-def _publish(temporary: str, path: str, chunk_size_bytes: int, report: OpReport) -> None:
+def _publish(written: BlockFile, file: BlockFile, chunk_size_bytes: int, report: OpReport) -> None:
     """Move the whole temporary into place; a good file that came first stays."""
+    directory = file.directory
     try:
-        os.link(temporary, path)
+        os.link(written.name, file.name, src_dir_fd=directory, dst_dir_fd=directory)
     except FileExistsError:
         pass
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
     else:
-        os.unlink(temporary)
+        written.unlink()
         return
-    if _holds_chunk(path, chunk_size_bytes):
+    if _holds_chunk(file, chunk_size_bytes):
         report.duplicate = True
-        os.unlink(temporary)
+        written.unlink()
         return
-    existed = os.path.lexists(path)
-    os.replace(temporary, path)
+    try:
+        file.status()
+        existed = True
+    except FileNotFoundError:
+        existed = False
+    _rename(written, file)
     report.healed = existed
 
 
-def _remove_truncated(path: str, proven: os.stat_result) -> bool:
-    """Remove the file that was found too short, unless another writer has replaced it since."""
+def _remove_proven(file: BlockFile, proven: os.stat_result) -> bool:
+    """Remove the file that was found too short or damaged, unless another writer has replaced it since."""
     try:
-        current = os.lstat(path)
-        if (current.st_dev, current.st_ino) != (proven.st_dev, proven.st_ino):
+        if not _is_same(file, proven):
             return False
-        os.unlink(path)
+        # Another writer may come in between: what lies there by now is taken aside and looked at there.
+        aside = BlockFile(temporary_name(file.name), file.directory)
+        _rename(file, aside)
+        if not _is_same(aside, proven):
+            _put_back(aside, file)
+            return False
+        aside.unlink()
     except OSError:
         return False
     return True
+
+
+def _put_back(aside: BlockFile, file: BlockFile) -> None:
+    """Undo the removal of a good file, unless yet another one has come since."""
+    try:
+        os.link(aside.name, file.name, src_dir_fd=aside.directory, dst_dir_fd=file.directory)
+    except FileExistsError:
+        pass
+    except OSError:
+        # No hard links here; of two good files either may stay.
+        _rename(aside, file)
+        return
+    aside.unlink()
+
+
+def _rename(source: BlockFile, target: BlockFile) -> None:
+    os.replace(source.name, target.name, src_dir_fd=source.directory, dst_dir_fd=target.directory)
+
+
+def _is_same(file: BlockFile, status: os.stat_result) -> bool:
+    current = file.status()
+    return (current.st_dev, current.st_ino) == (status.st_dev, status.st_ino)
 
 
 def _write_all(fd: int, chunk: memoryview, *, direct: bool, report: OpReport) -> None:

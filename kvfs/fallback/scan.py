@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kvfs.fallback.checks import GROUP_INDEX_BYTES, KEY_SIZE_BYTES_MAX
-from kvfs.fallback.files import chunk_path
+from kvfs.fallback.chunks import chunk_names
 from kvfs.fallback.index import KeyIndex
 
 # A hash of one byte has two digits, and then none are left for the second level.
@@ -78,7 +78,7 @@ class Scan:
                     continue
                 key = bytes.fromhex(digits[1]) + group
                 # Only in the one place where its key belongs.
-                if len(key) > KEY_SIZE_BYTES_MAX or chunk_path("", key) != f"/{first}/{second}/{name}":
+                if len(key) > KEY_SIZE_BYTES_MAX or chunk_names(key) != (first, second, name):
                     continue
                 if self._is_chunk(name, directory):
                     self.files += 1

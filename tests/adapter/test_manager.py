@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from seal_parts import flip_bit
 from vllm.v1.kv_offload.base import Medium, OffloadKey, ReqContext, ScheduleEndContext
 from vllm_parts import CHUNK_BYTES, WAIT_S, keys_of, make_spec, wait_for_scan
 
@@ -169,3 +170,34 @@ def test_metrics_of_the_manager_count_bytes_of_this_tier(start: Callable[..., Sc
     scheduler.store(keys_of(3), scheduler.request("a"), fill=1)
     stats = scheduler.manager.get_stats()
     assert str(3 * CHUNK_BYTES) in str(stats.data)
+
+
+@pytest.mark.parametrize("bad", [{0}, {2}, {4}, {0, 4}, {1, 2, 3}], ids=lambda bad: "-".join(map(str, bad)))
+def test_damaged_chunks_of_a_promotion_cost_themselves_alone(
+    start: Callable[..., Scheduler], bad: set[int]
+) -> None:
+    keys = keys_of(5)
+    first = start()
+    for number, key in enumerate(keys):
+        first.store([key], first.request(f"store {number}"), fill=number)
+    namespace = first.manager.secondary_tiers[0]._engine.namespace
+    first.close()
+    for number in bad:
+        flip_bit(Path(namespace.chunk_path(keys[number])), CHUNK_BYTES - 1)
+
+    second = start()
+    wait_for_scan(second.manager.secondary_tiers[0])
+    context = second.request("load")
+    with second.lock:
+        assert [second.manager.lookup(key, context).name for key in keys] == ["HIT_PENDING"] * 5
+    second.step()
+    second.settle()
+    with second.lock:
+        verdicts = [second.manager.lookup(key, context).name for key in keys]
+        assert verdicts == ["MISS" if number in bad else "HIT" for number in range(5)]
+        good = [number for number in range(5) if number not in bad]
+        kept = [keys[number] for number in good]
+        spec = second.manager.prepare_load(kept, context)
+        assert second.rows[spec.chunk_ids].tolist() == [[number] * CHUNK_BYTES for number in good]
+        second.manager.complete_load(kept, context)
+    assert second.manager.secondary_tiers[0]._engine.stats()["damaged_chunks"] == len(bad)

@@ -60,6 +60,9 @@ class EngineOptions(TypedDict, total=False):
     max_queued_store_bytes: int | None
     index_mode: str
     negative_ttl_s: float
+    checksum: str
+    file_mode: int
+    dir_mode: int
 
 
 class Rig:

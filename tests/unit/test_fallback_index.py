@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvfs import fallback
-from kvfs.fallback import files
+from kvfs.fallback.chunks import Chunks
 from kvfs.fallback.index import Entry, KeyIndex, State
 from kvfs.jobs import HIT, MISS, RETRY
 
@@ -161,19 +161,23 @@ def test_bytes_follow_the_keys(index: KeyIndex, clock: Clock) -> None:
 
 
 class HungDisk:
-    """Holds the first look at each path until it is told to go on, with the answer already found."""
+    """Holds the first look for each key until it is told to go on, with the answer already found."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered = threading.Semaphore(0)
         self.go_on = threading.Event()
-        self._looked_at: set[str] = set()
-        self._lookup = files.lookup
-        monkeypatch.setattr(files, "lookup", self._wait)
+        self._looked_at: set[bytes] = set()
+        self._lookup = Chunks.lookup
 
-    def _wait(self, path: str, chunk_size_bytes: int) -> int:
-        answer = self._lookup(path, chunk_size_bytes)
-        if path not in self._looked_at:
-            self._looked_at.add(path)
+        def wait(chunks: Chunks, key: bytes, chunk_size_bytes: int) -> int:
+            return self._wait(chunks, key, chunk_size_bytes)
+
+        monkeypatch.setattr(Chunks, "lookup", wait)
+
+    def _wait(self, chunks: Chunks, key: bytes, chunk_size_bytes: int) -> int:
+        answer = self._lookup(chunks, key, chunk_size_bytes)
+        if key not in self._looked_at:
+            self._looked_at.add(key)
             self.entered.release()
             assert self.go_on.wait(DEADLINE_S)
         return answer

@@ -1,0 +1,86 @@
+"""The chunks of one namespace by key: where each lies, how it is sealed, with which modes it is made."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from kvfs.fallback import files
+from kvfs.fallback.checks import GROUP_INDEX_BYTES
+from kvfs.fallback.directories import open_directory
+from kvfs.fallback.seals import Seals
+
+
+def chunk_names(key: bytes) -> tuple[str, str, str]:
+    """Return the two directories and the file of a key, as vLLM's FileMapper names them."""
+    digits = key[:-GROUP_INDEX_BYTES].hex()
+    group = int.from_bytes(key[-GROUP_INDEX_BYTES:], "big")
+    return digits[:3], f"{digits[3:5]}_g{group}", f"{digits}.bin"
+
+
+class Chunks:
+    """Store, load and look up chunks on disk; see docs/engine.md and docs/integrity.md. Thread-safe; blocks.
+
+    Args:
+        base_path: The namespace's directory.
+        seals: What is done about seals.
+        file_mode: Mode of new files.
+        dir_mode: Mode of new directories.
+    """
+
+    def __init__(self, base_path: str, seals: Seals, file_mode: int, dir_mode: int) -> None:
+        self.base_path = base_path
+        self.seals = seals
+        self._file_mode = file_mode
+        self._dir_mode = dir_mode
+
+    def path(self, key: bytes) -> str:
+        """Return the path of a key's file, for messages."""
+        return "/".join((self.base_path, *chunk_names(key)))
+
+    def store(self, key: bytes, chunk: memoryview, *, direct: bool, report: files.OpReport) -> None:
+        """Store a chunk; see `files.store`.
+
+        Raises:
+            OSError: What the system said; ELOOP for a link on the way.
+        """
+        try:
+            self._store_once(key, chunk, direct=direct, report=report)
+        except FileNotFoundError:
+            # Somebody removed the directory just after we had entered it.
+            self._store_once(key, chunk, direct=direct, report=report)
+
+    def load(self, key: bytes, chunk: memoryview, *, direct: bool, report: files.OpReport) -> None:
+        """Load a chunk; see `files.load`.
+
+        Raises:
+            OSError: What the system said; ELOOP for a link on the way.
+        """
+        first, second, name = chunk_names(key)
+        directory = open_directory(self.base_path, first, second, None)
+        try:
+            file = files.BlockFile(name, directory, seal=self.seals.of(key))
+            files.load(file, chunk, direct=direct, report=report)
+        finally:
+            os.close(directory)
+
+    def lookup(self, key: bytes, chunk_size_bytes: int) -> int:
+        """Return 0 when a chunk of that size is there, otherwise the errno that says why not."""
+        first, second, name = chunk_names(key)
+        try:
+            directory = open_directory(self.base_path, first, second, None)
+        except OSError as error:
+            return error.errno or errno.EIO
+        try:
+            return files.lookup(files.BlockFile(name, directory), chunk_size_bytes)
+        finally:
+            os.close(directory)
+
+    def _store_once(self, key: bytes, chunk: memoryview, *, direct: bool, report: files.OpReport) -> None:
+        first, second, name = chunk_names(key)
+        directory = open_directory(self.base_path, first, second, self._dir_mode)
+        try:
+            file = files.BlockFile(name, directory, self._file_mode, self.seals.of(key))
+            files.store(file, files.temporary_name(name), chunk, direct=direct, report=report)
+        finally:
+            os.close(directory)

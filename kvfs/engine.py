@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Self
 
-from kvfs import backend, filesystems, permissions
+from kvfs import backend, filesystems, identity, permissions
 from kvfs.config import TierConfig
 from kvfs.jobs import SHED, CompletionLike
 from kvfs.paths import Namespace
@@ -31,7 +31,7 @@ class ChunkEngine:
     """
 
     def __init__(self, namespace: Namespace, buffer: Buffer, config: TierConfig) -> None:
-        """Write the namespace's `config.json` and start the engine.
+        """Write the namespace's `config.json` and `kvfs.json`, or compare with them, and start the engine.
 
         Args:
             namespace: Where the chunks lie.
@@ -40,15 +40,17 @@ class ChunkEngine:
             config: Thread counts, limits, how to do I/O.
 
         Raises:
-            OSError: The namespace cannot be written, there is no room for the threads, it is in use (EBUSY,
-                with `index_mode` "owner"), or it has no place for checksums (ENOTSUP, with "require").
-            ValueError: The buffer has another shape, or the namespace belongs to another configuration.
+            OSError: The namespace cannot be read or written, there is no room for the threads, it is in use
+                (EBUSY, with `index_mode` "owner"), or no place for checksums (ENOTSUP, "require").
+            ValueError: The buffer has another shape, or the namespace belongs to another configuration or
+                holds other chunks.
         """
+        with memoryview(buffer) as view:
+            queued = config.max_queued_store_bytes or max(1, view.nbytes // 2)
+            chunk_size_bytes = identity.chunk_size_of(view)
         namespace.write_config(config.file_mode, config.dir_mode)
-        queued = config.max_queued_store_bytes
-        if queued is None:
-            with memoryview(buffer) as view:
-                queued = max(1, view.nbytes // 2)
+        # What is no primary tier the engine refuses below; nothing is recorded of it.
+        record = identity.settle(namespace, chunk_size_bytes, config.file_mode) if chunk_size_bytes else {}
         self.namespace = namespace
         self._max_queued_store_bytes = queued
         self._warned_direct = False
@@ -88,8 +90,10 @@ class ChunkEngine:
         self._alone = bool(stats["owner"])
         _warn_of_the_place(namespace, config, sealed=bool(stats["seals"]))
         _logger.info(
-            "kvfs serves %s through %s (%s) with %d threads, %s",
+            "kvfs serves %s, chunks of %d bytes, weights %s, through %s (%s) with %d threads, %s",
             namespace.base_path,
+            chunk_size_bytes,
+            record.get("weights") or "unknown",
             self._native.io_engine,
             self._native.io_engine_reason,
             config.n_read_threads + config.n_write_threads,

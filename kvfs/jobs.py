@@ -150,8 +150,11 @@ class EngineLike(Protocol):
     def drain(self, timeout_s: float | None = None) -> bool:
         """Block until no accepted job is unfinished; False when `timeout_s` passed first."""
 
-    def close(self) -> None:
-        """Cancel queued ops, wait for running ones, join the threads, release the buffer."""
+    def close(self, timeout_s: float | None = None) -> int:
+        """Cancel queued ops, wait for running ones, join the threads, release the buffer; 0 then.
+
+        Otherwise how many jobs have not ended within the time; the buffer stays pinned.
+        """
 
     @property
     def io_engine(self) -> str:

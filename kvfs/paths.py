@@ -9,14 +9,16 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 from collections.abc import Mapping
 from typing import Final
 
-from kvfs.permissions import DIR_MODE, FILE_MODE, make_directory, set_file_mode
+from kvfs import small_files
+from kvfs.permissions import DIR_MODE, FILE_MODE, make_directory
 
 GROUP_INDEX_BYTES: Final = 4
 _DIGEST_DIGITS: Final = 12
+# Names of layers make up most of it; no model comes near.
+_CONFIG_SIZE_MAX_BYTES: Final = 16 << 20
 
 _logger = logging.getLogger("kvfs")
 
@@ -29,11 +31,14 @@ class Namespace:
         root_dir: Directory of all namespaces.
         fields: What distinguishes this configuration, JSON values by name; `model_name` is among them.
         rank: Rank of the worker whose chunks these are; ranks share `config.json`.
+        traits: What else changes the bytes of chunks or their meaning, as far as it is known, text by name.
+            It is no part of the path, which is vLLM's; `kvfs.json` keeps it (kvfs/identity.py).
     """
 
     root_dir: str
     fields: Mapping[str, object]
     rank: int = 0
+    traits: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def config_dir(self) -> str:
@@ -52,6 +57,11 @@ class Namespace:
     def config_path(self) -> str:
         """The file that says which configuration this namespace is."""
         return f"{self.config_dir}/config.json"
+
+    @property
+    def identity_path(self) -> str:
+        """The file that says what vLLM's `config.json` does not."""
+        return f"{self.config_dir}/kvfs.json"
 
     def chunk_path(self, key: bytes) -> str:
         """Return the file of a chunk.
@@ -80,16 +90,19 @@ class Namespace:
         """
         try:
             make_directories(self.config_dir, dir_mode)
-            found = self._read_config()
-            if found == dict(self.fields):
-                return
-            if found is not None:
-                difference = _difference(found, self.fields)
-                raise ValueError(
-                    f"{self.config_path} describes another configuration ({difference}); "
-                    "remove that directory or use another root_dir"
-                )
-            self._publish_config(file_mode)
+            with small_files.locked(self.config_dir):
+                found = self._read_config()
+                if found == dict(self.fields):
+                    return
+                if found is not None:
+                    difference = _difference(found, self.fields)
+                    raise ValueError(
+                        f"{self.config_path} describes another configuration ({difference}); "
+                        "remove that directory or use another root_dir"
+                    )
+                # As vLLM writes it.
+                text = json.dumps(dict(self.fields), indent=2, sort_keys=True)
+                small_files.replace(self.config_path, text.encode(), file_mode)
         except OSError as error:
             code = error.errno or errno.EIO
             raise OSError(
@@ -101,31 +114,14 @@ class Namespace:
 
     def _read_config(self) -> object:
         """Return what `config.json` holds, None if there is nothing to trust."""
-        try:
-            fd = os.open(self.config_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
+        content = small_files.read(self.config_path, _CONFIG_SIZE_MAX_BYTES)
+        if content is None:
             return None
-        with open(fd, "rb") as file:
-            try:
-                return json.loads(file.read())
-            except ValueError:
-                _logger.warning(
-                    "%s is not JSON (a writer died half-way?); writing it again", self.config_path
-                )
-                return None
-
-    def _publish_config(self, mode: int) -> None:
-        temporary = f"{self.config_path}_{secrets.token_hex(16)}.tmp"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
-            with open(fd, "w", encoding="utf-8") as file:
-                set_file_mode(fd, mode)
-                json.dump(dict(self.fields), file, indent=2, sort_keys=True)
-            os.replace(temporary, self.config_path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            _logger.warning("%s is not JSON (a writer died half-way?); writing it again", self.config_path)
+            return None
 
 
 def make_directories(path: str, mode: int = DIR_MODE) -> None:

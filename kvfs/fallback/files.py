@@ -89,6 +89,7 @@ def store(file: BlockFile, temporary: str, chunk: memoryview, *, direct: bool, r
     fd = _create(written)
     try:
         try:
+            # Before the seal: the kernel asks the mode whether attributes may be written.
             set_file_mode(fd, file.mode)
             _write_all(fd, chunk, direct=direct, report=report)
             if file.seal is not None:

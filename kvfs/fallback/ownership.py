@@ -14,10 +14,11 @@ import threading
 import time
 from typing import Final
 
+from kvfs.permissions import FILE_MODE, set_file_mode
+
 LOCK_NAME: Final = "kvfs.lock"
 # struct flock of 64-bit Linux: type, whence, start, length, pid; the kernel wants pid to be 0.
 _FLOCK: Final = "hhqqi4x"
-_FILE_MODE: Final = 0o600
 # For so long the owner believes that it still is alone.
 _CONFIRMED_S: Final = 0.05
 
@@ -142,7 +143,17 @@ def _refusal(problem: int) -> str:
 
 def _open(path: str) -> int:
     # To read, which both kinds of lock allow: the file system stays free to become read-only.
-    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, _FILE_MODE)
+    flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags | os.O_EXCL, FILE_MODE)
+    except FileExistsError:
+        return os.open(path, flags, FILE_MODE)
+    try:
+        set_file_mode(fd, FILE_MODE)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _grow(path: str) -> None:

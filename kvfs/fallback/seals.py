@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from kvfs.fallback import crc32c
-from kvfs.permissions import FILE_MODE
+from kvfs.permissions import FILE_MODE, set_file_mode
 
 CHECKSUM_ATTRIBUTE: Final = "user.vllm.kv_crc32c"
 KEY_ATTRIBUTE: Final = "user.kvfs.key"
@@ -139,6 +139,8 @@ def _has_attributes(base_path: str) -> bool:
     except OSError:
         return _can_read_attributes(base_path)
     try:
+        # The kernel asks the file's mode, not the descriptor, whether attributes may be written.
+        set_file_mode(fd, FILE_MODE)
         os.setxattr(fd, CHECKSUM_ATTRIBUTE, bytes(_CHECKSUM_BYTES))
         os.setxattr(fd, KEY_ATTRIBUTE, bytes(_KEY_BYTES_MAX))
     except OSError as error:

@@ -13,6 +13,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult
 
 from kvfs.jobs import SHED, SUCCESS, CompletionLike
 from kvfs.paths import Namespace
+from kvfs.vllm_adapter.traits import traits_of
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import OffloadingSpec
@@ -24,6 +25,7 @@ def namespace_of(root_dir: str, offloading_spec: OffloadingSpec) -> Namespace:
     """Return the namespace that vLLM's `fs` tier would use for this spec.
 
     The fields come from vLLM's own mapper, so that a release that adds one separates both tiers alike.
+    Blocks: its traits are read from a local checkpoint.
     """
     mapper = FileMapper.from_offloading_spec(
         root_dir=root_dir,
@@ -31,7 +33,7 @@ def namespace_of(root_dir: str, offloading_spec: OffloadingSpec) -> Namespace:
         blocks_per_file=offloading_spec.blocks_per_chunk,
         parallel_agnostic=True,
     )
-    return Namespace(root_dir, mapper.get_run_config(), mapper.rank)
+    return Namespace(root_dir, mapper.get_run_config(), mapper.rank, traits_of(offloading_spec))
 
 
 def job_result(completion: CompletionLike, keys: Sequence[OffloadKey]) -> JobResult:

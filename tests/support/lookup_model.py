@@ -82,8 +82,8 @@ class Model:
         self._others_take_locks = others_take_locks
         self._started_s = 0.0
         self._may_trust_snapshot = False
-        # Since questions were last submitted: how many were collected at most, how often the owner said MISS, and
-        # of which keys wrongly.
+        # Since questions were last submitted: how many were collected at most, how often the owner said
+        # MISS, and of which keys wrongly.
         self.questions = 0
         self._misses = 0
         self._missed: set[int] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -194,9 +195,12 @@ def test_start_on_a_full_file_system_needs_root_still_verifies(start_rig: StartR
     chunk = rig.tier.fill(0, seed=1)
     assert rig.store([rig.key(1)], [0]).outcomes == [0]
     rig.engine.close()
-    with pytest.raises(OSError, match="No space left"):
+    number = 0
+    with contextlib.suppress(OSError):
         for number in range(40):
             (directory / f"filler {number}").touch()
+    # It is full before they are all there.
+    assert number < 39
     # Not a file of the probe's own finds room.
     full = start_rig(directory, index_mode="shared", checksum="require")
     assert full.engine.stats()["seals"] == 1

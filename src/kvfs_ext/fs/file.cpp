@@ -75,11 +75,23 @@ int open_retrying(int at, const std::string& path, int flags, mode_t mode) {
   return number;
 }
 
+constexpr mode_t kPermissionBits = 0777;
+
+// What a change of modes has answered. Some file systems have none, and some servers keep theirs.
+Status changed(int result) {
+  if (result == 0 || errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS) return Status::success();
+  return Status::from_errno("chmod");
+}
+
 Status make_directory(int at, const std::string& path, mode_t mode) {
   if (::mkdirat(at, path.c_str(), mode) != 0)
     return errno == EEXIST ? Status::success() : Status::from_errno("mkdir");
-  // The umask may have taken bits.
-  return ::fchmodat(at, path.c_str(), mode, 0) == 0 ? Status::success() : Status::from_errno("chmod");
+  // The umask may have taken bits; what the parent passes on (its group) stays.
+  struct stat made;
+  if (::fstatat(at, path.c_str(), &made, AT_SYMLINK_NOFOLLOW) != 0) return Status::from_errno("stat");
+  if ((made.st_mode & kPermissionBits) == mode) return Status::success();
+  const mode_t wanted = mode | (made.st_mode & ~(S_IFMT | kPermissionBits));
+  return changed(::fchmodat(at, path.c_str(), wanted, 0));
 }
 
 Kind kind_of(mode_t mode) {
@@ -163,10 +175,10 @@ Status create_exclusive(int at, const std::string& path, Naming naming, const Mo
   while (true) {
     file.fd = Fd(open_retrying(at, target, flags | (file.direct ? O_DIRECT : 0), modes.file));
     if (file.fd.valid()) {
-      if (!modes.umask_interferes || ::fchmod(file.fd.get(), modes.file) == 0) return Status::success();
-      const Status refused = Status::from_errno("chmod");
-      if (named) (void)remove(at, path);
-      return refused;
+      if (!modes.umask_interferes) return Status::success();
+      const Status given = changed(::fchmod(file.fd.get(), modes.file));
+      if (!given.ok() && named) (void)remove(at, path);
+      return given;
     }
     const int error = errno;
     if (error == EINVAL && file.direct) {

@@ -84,14 +84,13 @@ Engine::Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_
 void Engine::start_threads() {
   threads_.reserve(options_.n_threads);
   for (std::size_t i = 0; i < options_.n_threads; ++i) {
-    threads_.emplace_back([this] { run(); });
-    name_thread(threads_.back(), "kvfs-io-" + std::to_string(i));
+    threads_.push_back(crew_.start("kvfs-io-" + std::to_string(i), [this] { run(); }));
   }
-  lookups_.start();
-  evictor_.start();
+  lookups_.start(crew_);
+  evictor_.start(crew_);
 }
 
-Engine::~Engine() { close(); }
+Engine::~Engine() { (void)close(std::nullopt); }
 
 QueueLimits Engine::queue_limits() const {
   const auto chunks = [this](std::uint64_t bytes) {
@@ -189,10 +188,10 @@ bool Engine::drain(std::optional<Clock::duration> timeout) {
   return true;
 }
 
-void Engine::close() {
+std::size_t Engine::close(std::optional<Clock::duration> patience) {
   const std::lock_guard closing(close_mutex_);
-  evictor_.stop();
-  lookups_.stop();
+  evictor_.ask_to_stop();
+  lookups_.ask_to_stop();
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -208,12 +207,20 @@ void Engine::close() {
     settle(done);
   }
   work_available_.notify_all();
+  if (!crew_.wait(patience)) {
+    const std::lock_guard lock(mutex_);
+    // It may be the scan that hangs, or an eviction.
+    return std::max<std::size_t>(1, inflight_jobs_);
+  }
+  evictor_.stop();
+  lookups_.stop();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   // Its registered buffers pin the primary tier's pages.
   donor_ = fs::Ring();
   lookups_.close();
   context_->directory.close();
+  return 0;
 }
 
 bool Engine::in_owner_process() const { return forks() == born_after_forks_; }

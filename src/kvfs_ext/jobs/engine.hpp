@@ -22,6 +22,7 @@
 #include "jobs/queue.hpp"
 #include "jobs/space.hpp"
 #include "jobs/store_pause.hpp"
+#include "jobs/threads.hpp"
 #include "layouts/files.hpp"
 #include "layouts/files_window.hpp"
 
@@ -113,8 +114,10 @@ class Engine {
   // Wait until no accepted job is unfinished; false when `timeout` passed first.
   [[nodiscard]] bool drain(std::optional<Clock::duration> timeout);
 
-  // Cancel queued ops (ECANCELED), wait for the running ones, join the threads. Idempotent.
-  void close();
+  // Cancel queued ops (ECANCELED), wait for the running ones, join the threads; 0 then. Where a file system
+  // does not answer before `patience` is over: how many jobs are unfinished, at least 1. Then this object and
+  // the buffer have to stay, since the threads still use them. May be called again.
+  [[nodiscard]] std::size_t close(std::optional<Clock::duration> patience);
 
   [[nodiscard]] EngineStats stats();
 
@@ -189,6 +192,7 @@ class Engine {
 
   std::mutex close_mutex_;  // held while joining, so that a second close() waits for the first
   std::vector<std::thread> threads_;
+  Crew crew_;
 };
 
 }  // namespace kvfs::jobs

@@ -180,12 +180,10 @@ void Engine::finish_op(const std::shared_ptr<Job>& job, std::size_t op, const St
   if (job->kind == JobKind::kLoad) ++done.loads;
   if (job->kind == JobKind::kStore) {
     ++done.stores;
-    pause_.note(status);
-    if (status.ok() && moved > 0) {
-      space_.stored();
-    } else {
-      space_.cancelled();
-    }
+    const bool is_new = status.ok() && moved > 0;
+    // That a chunk is there already says nothing about the next store.
+    if (is_new || !status.ok()) pause_.note(status);
+    is_new ? space_.stored() : space_.cancelled();
   }
   note_end(*job, op, status);
   std::string place;

@@ -5,8 +5,6 @@
 #include <chrono>
 #include <utility>
 
-#include "jobs/threads.hpp"
-
 namespace kvfs::jobs {
 
 namespace {
@@ -26,16 +24,19 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-void Evictor::start() {
+void Evictor::start(Crew& crew) {
   if (!space_.enabled()) return;
   space_.on_scarce([this] { wake_up(); });
-  thread_ = std::thread([this] { run(); });
-  name_thread(thread_, "kvfs-space");
+  thread_ = crew.start("kvfs-space", [this] { run(); });
+}
+
+void Evictor::ask_to_stop() {
+  stop_ = true;
+  wake_up();
 }
 
 void Evictor::stop() {
-  stop_ = true;
-  wake_up();
+  ask_to_stop();
   if (thread_.joinable()) thread_.join();
 }
 

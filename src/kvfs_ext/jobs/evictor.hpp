@@ -15,6 +15,7 @@
 
 #include "jobs/lookups.hpp"
 #include "jobs/space.hpp"
+#include "jobs/threads.hpp"
 #include "layouts/files.hpp"
 #include "layouts/tree.hpp"
 
@@ -37,7 +38,9 @@ class Evictor {
   Evictor& operator=(const Evictor&) = delete;
 
   // Begin; throws std::system_error without a thread.
-  void start();
+  void start(Crew& crew);
+  // Ask it to end, and wait until it has.
+  void ask_to_stop();
   void stop();
 
   // There may be something to do. Never blocks.

@@ -34,16 +34,15 @@ void Lookups::open() {
   index_.set_scanning(true);
 }
 
-void Lookups::start() {
-  scanner_ = std::thread([this] {
+void Lookups::start(Crew& crew) {
+  scanner_ = crew.start("kvfs-scan", [this] {
     yield_to_others();
     read_all();
   });
-  name_thread(scanner_, "kvfs-scan");
 }
 
 void Lookups::stop() {
-  stop_ = true;
+  ask_to_stop();
   if (scanner_.joinable()) scanner_.join();
 }
 

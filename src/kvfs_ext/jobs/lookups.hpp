@@ -20,6 +20,7 @@
 #include "index/key_index.hpp"
 #include "index/snapshot.hpp"
 #include "jobs/job.hpp"
+#include "jobs/threads.hpp"
 
 namespace kvfs::jobs {
 
@@ -62,8 +63,9 @@ class Lookups {
   // See whether there is a snapshot.
   void open();
   // Begin to read what is there, on a thread of its own. Throws std::system_error without one.
-  void start();
-  // End the scan early.
+  void start(Crew& crew);
+  // End the scan early: ask it to, and wait until it has.
+  void ask_to_stop() { stop_ = true; }
   void stop();
   // Write the snapshot, if this is the owner and knows everything. No operation is under way any more.
   void close();

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 namespace kvfs::jobs {
 
@@ -28,6 +29,11 @@ struct SchedulingAttributes {
 
 std::atomic<unsigned> fork_count{0};
 
+// What debuggers and `top` call the thread; the kernel keeps 15 characters.
+void name_thread(std::thread& thread, const std::string& name) {
+  (void)::pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
+}
+
 }  // namespace
 
 unsigned forks() {
@@ -36,8 +42,36 @@ unsigned forks() {
   return fork_count.load(std::memory_order_relaxed);
 }
 
-void name_thread(std::thread& thread, const std::string& name) {
-  (void)::pthread_setname_np(thread.native_handle(), name.substr(0, 15).c_str());
+std::thread Crew::start(const std::string& name, std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++alive_;
+  }
+  const auto end = [this] {
+    const std::lock_guard lock(mutex_);
+    --alive_;
+    // With the lock: whoever waits may destroy this as soon as it has it.
+    ended_.notify_all();
+  };
+  try {
+    std::thread thread([work = std::move(work), end] {
+      work();
+      end();
+    });
+    name_thread(thread, name);
+    return thread;
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+bool Crew::wait(std::optional<std::chrono::steady_clock::duration> patience) {
+  std::unique_lock lock(mutex_);
+  const auto none_alive = [this] { return alive_ == 0; };
+  if (patience) return ended_.wait_for(lock, *patience, none_alive);
+  ended_.wait(lock, none_alive);
+  return true;
 }
 
 void yield_to_others() {

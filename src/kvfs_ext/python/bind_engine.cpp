@@ -206,11 +206,21 @@ Args:
 
 Returns:
     Whether it got there in time.)")
-      .def("close", &BoundEngine::close,
+      .def("close", &BoundEngine::close, nb::arg("timeout_s").none() = nb::none(),
+           nb::sig("def close(self, timeout_s: float | None = None) -> int"),
            R"(Cancel queued ops, wait for running ones, join the threads, release the buffer.
 
-Blocks without the GIL until the last running operation has returned. The completions that remain can
-still be polled. May be called again.)")
+Blocks without the GIL until the last running operation has returned, or until the time is over. The
+completions that remain can still be polled. May be called again.
+
+Args:
+    timeout_s: How long to wait at most; None waits as long as it takes.
+
+Returns:
+    0, or how many jobs have not ended because the file system does not answer; then the buffer stays pinned.
+
+Raises:
+    ValueError: A negative time.)")
       .def("stats", &BoundEngine::stats, nb::sig("def stats(self) -> dict[str, int]"),
            "Count events since the start: direct_fallbacks, duplicate_stores, healed_files, removed_files, "
            "shed_stores; the peaks of what was in flight, peak_inflight_read_bytes and "

@@ -61,6 +61,12 @@ fs::Sharing sharing_named(const std::string& name) {
   throw nb::value_error(("index_mode must be 'auto', 'owner' or 'shared', got '" + name + "'").c_str());
 }
 
+jobs::Clock::duration duration_of(double seconds) {
+  constexpr double kLongest = 1e9;
+  return std::chrono::duration_cast<jobs::Clock::duration>(
+      std::chrono::duration<double>(std::min(seconds, kLongest)));
+}
+
 layouts::Checksum checksum_named(const std::string& name) {
   if (name == "auto") return layouts::Checksum::kAuto;
   if (name == "require") return layouts::Checksum::kRequire;
@@ -148,7 +154,15 @@ BoundEngine::~BoundEngine() {
     (void)buffer_.release();
     return;
   }
-  close();
+  constexpr double kPatienceS = 10;
+  try {
+    if (close(kPatienceS) == 0) return;
+  } catch (...) {
+    // There is nobody to tell.
+  }
+  // Its threads hang in the file system, and use both when they come back.
+  (void)engine_.release();
+  (void)buffer_.release();
 }
 
 void BoundEngine::submit(std::int64_t job_id, jobs::JobKind kind, nb::bytes keys, std::int64_t key_size_bytes,
@@ -182,12 +196,8 @@ bool BoundEngine::drain(std::optional<double> timeout_s) {
   using Clock = jobs::Clock;
   // Wake up now and then, so that Ctrl-C ends the wait.
   constexpr auto kSlice = std::chrono::milliseconds(100);
-  constexpr double kLongest = 1e9;
   const std::optional<Clock::time_point> deadline =
-      timeout_s
-          ? std::optional(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                             std::chrono::duration<double>(std::min(*timeout_s, kLongest))))
-          : std::nullopt;
+      timeout_s ? std::optional(Clock::now() + duration_of(*timeout_s)) : std::nullopt;
   while (true) {
     Clock::duration slice = kSlice;
     if (deadline) slice = std::clamp(*deadline - Clock::now(), Clock::duration::zero(), slice);
@@ -200,13 +210,19 @@ bool BoundEngine::drain(std::optional<double> timeout_s) {
   }
 }
 
-void BoundEngine::close() {
-  if (!engine_->in_owner_process()) return;
+std::size_t BoundEngine::close(std::optional<double> timeout_s) {
+  if (timeout_s && !(*timeout_s >= 0))
+    throw nb::value_error("timeout_s must be None or a number of seconds from 0");
+  if (!engine_->in_owner_process()) return 0;
+  std::optional<jobs::Clock::duration> patience;
+  if (timeout_s) patience = duration_of(*timeout_s);
+  std::size_t unfinished = 0;
   {
     const nb::gil_scoped_release unlocked;
-    engine_->close();
+    unfinished = engine_->close(patience);
   }
-  buffer_.reset();
+  if (unfinished == 0) buffer_.reset();
+  return unfinished;
 }
 
 const char* BoundEngine::io_engine() const { return engine_->uring_status().ok() ? "uring" : "psync"; }

@@ -50,7 +50,7 @@ class BoundEngine {
   std::vector<jobs::Completion> poll();
   nb::list take_evicted();
   bool drain(std::optional<double> timeout_s);
-  void close();
+  std::size_t close(std::optional<double> timeout_s);
 
   int lookup(nb::bytes key);
   int ask(nb::bytes key, double waiting_since_s);

@@ -38,6 +38,10 @@ def warn_of_the_place(namespace: Namespace, config: TierConfig, *, sealed: bool)
             "(chmod go-w).",
             open_path,
         )
+
+
+def warn_without_limit(namespace: Namespace, config: TierConfig) -> None:
+    """Say that nothing keeps the directory from filling its file system. Blocks."""
     if config.capacity_bytes is None and config.min_free_bytes is None:
         _logger.warning(
             "%s grows until its file system is full (%s are free now), since no limit is set. Set "

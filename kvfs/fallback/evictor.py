@@ -151,18 +151,17 @@ class Evictor:
 
     def _evict_own(self, size_bytes: int) -> int:
         """Evict chunks of this namespace; return how many bytes that has freed."""
-        victims = deque(self._index.take_oldest(-(-size_bytes // self._space.cost_bytes)))
+        victims = deque(self._index.oldest(-(-size_bytes // self._space.cost_bytes)))
         freed = 0
-        while victims:
-            removed = 0
-            for _ in range(min(_KEYS_AT_ONCE, len(victims))):
-                key = victims.popleft()
-                # Those that are left are on disk, and the next start finds them.
-                removed += not self._stopped.is_set() and self._evict_one(key)
+        while victims and not self._stopped.is_set():
+            batch = [victims.popleft() for _ in range(min(_KEYS_AT_ONCE, len(victims)))]
+            removed = sum([self._evict_one(key) for use, key in batch if self._index.take(key, use)])
             self._space.removed(removed)
             freed += removed
-            # The room is there as soon as the slot says so.
+            # The room is there as soon as the slot says so. Others see the same excess and evict, too.
             self._space.refresh()
+            if not self._space.remaining_excess_bytes():
+                break
         return freed * self._space.cost_bytes
 
     def _evict_one(self, key: bytes) -> bool:

@@ -176,25 +176,25 @@ class KeyIndex:
         with self._lock:
             _count_down(self._stores, key)
 
-    def take_oldest(self, count: int) -> list[bytes]:
-        """Take the present keys that were used longest ago and are not being loaded.
+    def oldest(self, count: int) -> list[tuple[int, bytes]]:
+        """Return the last use and the key of present keys that were used longest ago, the oldest first.
 
-        They are forgotten, and their files are the caller's to remove. Goes through the whole index.
+        Those that are being loaded are left out. Goes through the whole index.
         """
         # A copy, which a dict gives out at once, so that nobody waits for the lock meanwhile.
         entries = list(self._entries.items())
         present = ((entry.use, key) for key, entry in entries if entry.state is State.PRESENT)
-        oldest = heapq.nsmallest(count, (each for each in present if each[1] not in self._loads))
-        taken = []
-        for use, key in oldest:
-            with self._lock:
-                entry = self._entries.get(key)
-                if entry is None or entry.state is not State.PRESENT or entry.use != use:
-                    continue
-                if key not in self._loads:
-                    self._set(key, State.FORGOTTEN)
-                    taken.append(key)
-        return taken
+        return heapq.nsmallest(count, (each for each in present if each[1] not in self._loads))
+
+    def take(self, key: bytes, use: int) -> bool:
+        """Forget a present key, whose file the caller removes; False if it was used since, or is loaded."""
+        with self._lock:
+            entry = self._entries.get(key)
+            present = entry is not None and entry.state is State.PRESENT and entry.use == use
+            if not present or key in self._loads:
+                return False
+            self._set(key, State.FORGOTTEN)
+            return True
 
     def drop_taken(self, key: bytes) -> bool:
         """Note that the file of a key that was taken is gone.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvfs.fallback.space_file import SpaceFile, SpaceTable
+from kvfs.fallback.space_file import SPACE_NAME, SpaceFile, SpaceTable
 from kvfs.paths import make_directories
 
 # File systems give out blocks of so many bytes, or less.
@@ -91,7 +92,11 @@ class Space:
         self._file: SpaceFile | None = None
         if limits.any:
             make_directories(root, dir_mode)
-            self._file = self._join(SpaceFile(root, file_mode))
+            try:
+                self._file = self._join(SpaceFile(root, file_mode))
+            except OSError as error:
+                problem = f"cannot share with other processes what is taken ({error.strerror or error})"
+                raise OSError(error.errno or errno.EIO, problem, f"{root}/{SPACE_NAME}") from error
 
     @property
     def enabled(self) -> bool:
@@ -189,6 +194,11 @@ class Space:
         """Return how many bytes have to be evicted now, as of the last `refresh`."""
         with self._lock:
             return self._beyond(2) if self._beyond(1) > 0 else 0
+
+    def remaining_excess_bytes(self) -> int:
+        """Return the same while evicting, which begins later than it ends."""
+        with self._lock:
+            return self._beyond(2)
 
     def stats(self) -> dict[str, int]:
         """Return the room's part of the engine's `stats()`."""

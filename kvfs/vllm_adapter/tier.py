@@ -22,6 +22,7 @@ from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManag
 from kvfs.config import TierConfig
 from kvfs.engine import ChunkEngine
 from kvfs.jobs import MISS, RETRY, SUCCESS, CompletionLike
+from kvfs.notices import warn_without_limit
 from kvfs.vllm_adapter import translate
 from kvfs.vllm_adapter.lookup import RequestNotes
 
@@ -78,6 +79,7 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         self._request_by_load: dict[JobId, str] = {}
         namespace = translate.namespace_of(config.root_dir, offloading_spec)
         self._engine = ChunkEngine(namespace, primary_kv_view, config)
+        warn_without_limit(namespace, config)
         self._ask = self._engine.ask
         self._notes = RequestNotes()
 

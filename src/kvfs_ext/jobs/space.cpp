@@ -47,7 +47,13 @@ Status Space::open(const std::string& root, const fs::Modes& modes) {
     total_ = table.total();
   });
   if (!status.ok()) return status;
-  return fs::room_of(root_, room_);
+  return look_at_room();
+}
+
+Status Space::look_at_room() {
+  const Status status = fs::room_of(root_, room_);
+  free_bytes_ = room_.free_bytes;
+  return status;
 }
 
 std::int64_t Space::margin() const {
@@ -83,7 +89,7 @@ bool Space::fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t
 }
 
 bool Space::lease() {
-  if (!fs::room_of(root_, room_).ok()) return false;
+  if (!look_at_room().ok()) return false;
   const std::int64_t needed = stored_ + reserved_ + cost_ - claim_;
   std::int64_t taken = 0;
   const Status updated = file_.update([&](fs::SpaceTable& table) {
@@ -127,11 +133,6 @@ void Space::pruned(std::size_t directories) {
   stored_ -= static_cast<std::int64_t>(directories) * kDirectoryBytes;
 }
 
-bool Space::counted() {
-  const std::lock_guard lock(mutex_);
-  return counted_;
-}
-
 std::int64_t Space::stored_bytes() {
   const std::lock_guard lock(mutex_);
   return stored_;
@@ -157,7 +158,7 @@ void Space::removed_unowned(std::uint64_t bytes) {
 
 void Space::refresh() {
   const std::lock_guard lock(mutex_);
-  (void)fs::room_of(root_, room_);
+  (void)look_at_room();
   const std::int64_t held = stored_ + reserved_;
   const std::int64_t wanted = claim_ - held > 2 * lease_ ? held + lease_ : claim_;
   const Status updated = file_.update([&](fs::SpaceTable& table) {
@@ -185,10 +186,13 @@ std::uint64_t Space::excess_bytes() {
   return beyond(1) > 0 ? beyond(2) : 0;
 }
 
-SpaceStats Space::stats() {
-  if (!enabled()) return {};
+std::uint64_t Space::remaining_excess_bytes() {
   const std::lock_guard lock(mutex_);
-  return {static_cast<std::uint64_t>(std::max<std::int64_t>(0, total_)), room_.free_bytes, counted_ ? 1U : 0U,
+  return beyond(2);
+}
+
+SpaceStats Space::stats() const {
+  return {static_cast<std::uint64_t>(std::max<std::int64_t>(0, total_)), free_bytes_, counted_ ? 1U : 0U,
           sheds_};
 }
 

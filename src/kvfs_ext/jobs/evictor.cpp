@@ -130,8 +130,9 @@ std::uint64_t Evictor::evict_own(std::uint64_t bytes) {
     space_.removed(removed);
     left -= keys.size();
     freed += removed * cost;
-    // The room is there as soon as the slot says so.
+    // The room is there as soon as the slot says so. Other processes see the same excess and evict, too.
     space_.refresh();
+    if (space_.remaining_excess_bytes() == 0) break;
   }
   return freed;
 }

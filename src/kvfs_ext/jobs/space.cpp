@@ -42,7 +42,7 @@ Status Space::open(const std::string& root, const fs::Modes& modes) {
   const Status joined = join();
   // Nothing can be stored there now, and what is there can be loaded. refresh() tries again.
   if (!joined.ok() && joined.code != EROFS && joined.code != ENOSPC && joined.code != EDQUOT) return joined;
-  return fs::room_of(root_, room_);
+  return look_at_room();
 }
 
 Status Space::join() {
@@ -55,6 +55,12 @@ Status Space::join() {
     total_ = table.total();
   });
   joined_ = status.ok();
+  return status;
+}
+
+Status Space::look_at_room() {
+  const Status status = fs::room_of(root_, room_);
+  free_bytes_ = room_.free_bytes;
   return status;
 }
 
@@ -91,7 +97,7 @@ bool Space::fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t
 }
 
 bool Space::lease() {
-  if (!fs::room_of(root_, room_).ok()) return false;
+  if (!look_at_room().ok()) return false;
   const std::int64_t needed = stored_ + reserved_ + cost_ - claim_;
   std::int64_t taken = 0;
   const Status updated = file_.update([&](fs::SpaceTable& table) {
@@ -165,7 +171,7 @@ void Space::removed_unowned(std::uint64_t bytes) {
 
 void Space::refresh() {
   const std::lock_guard lock(mutex_);
-  (void)fs::room_of(root_, room_);
+  (void)look_at_room();
   if (!joined_ && !join().ok()) return;
   const std::int64_t held = stored_ + reserved_;
   const std::int64_t wanted = claim_ - held > 2 * lease_ ? held + lease_ : claim_;
@@ -194,10 +200,13 @@ std::uint64_t Space::excess_bytes() {
   return beyond(1) > 0 ? beyond(2) : 0;
 }
 
-SpaceStats Space::stats() {
-  if (!enabled()) return {};
+std::uint64_t Space::remaining_excess_bytes() {
   const std::lock_guard lock(mutex_);
-  return {static_cast<std::uint64_t>(std::max<std::int64_t>(0, total_)), room_.free_bytes, counted_ ? 1U : 0U,
+  return beyond(2);
+}
+
+SpaceStats Space::stats() const {
+  return {static_cast<std::uint64_t>(std::max<std::int64_t>(0, total_)), free_bytes_, counted_ ? 1U : 0U,
           sheds_};
 }
 

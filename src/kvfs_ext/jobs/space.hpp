@@ -2,6 +2,7 @@
 // rules.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -60,12 +61,16 @@ class Space {
   void refresh();
   // How many bytes have to be evicted now, 0 if none; as of the last refresh().
   [[nodiscard]] std::uint64_t excess_bytes();
+  // The same while evicting, which begins later than it ends.
+  [[nodiscard]] std::uint64_t remaining_excess_bytes();
   [[nodiscard]] std::uint64_t chunk_cost_bytes() const { return static_cast<std::uint64_t>(cost_); }
-  [[nodiscard]] SpaceStats stats();
+  // Never waits.
+  [[nodiscard]] SpaceStats stats() const;
 
  private:
   // With the mutex held, or before any thread has this.
   Status join();
+  Status look_at_room();
   [[nodiscard]] bool lease();
   [[nodiscard]] bool fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t more) const;
   // How many bytes there are too many, if so many margins are to be left.
@@ -86,13 +91,16 @@ class Space {
   std::int64_t stored_ = 0;    // by this process, less what it has removed
   std::int64_t reserved_ = 0;  // being stored
   std::int64_t claim_ = 0;     // what this process's slot says: at least both
-  // As of the last look.
-  std::int64_t total_ = 0;
-  fs::Room room_;
-  bool counted_ = false;
+  fs::Room room_;              // as of the last look
   // The last lease was refused, so that the next would be, too, until refresh() sees room.
   bool denied_ = false;
-  std::uint64_t sheds_ = 0;
+
+  // As of the last look, too. Changed with the mutex held and read without it: a disk that does not answer
+  // holds it as long as it likes, and whoever asks for stats must not wait for that.
+  std::atomic<std::int64_t> total_{0};
+  std::atomic<std::uint64_t> free_bytes_{0};
+  std::atomic<bool> counted_{false};
+  std::atomic<std::uint64_t> sheds_{0};
 };
 
 }  // namespace kvfs::jobs

@@ -118,7 +118,8 @@ Status SpaceFile::update(const std::function<void(SpaceTable&)>& change) {
   if (!turn.status().ok()) return turn.status();
   SpaceTable table;
   table.mine = slot_;
-  if (const Status got = read(table); !got.ok()) return got;
+  bool whole = false;
+  if (const Status got = read(table, whole); !got.ok()) return got;
   const SpaceTable before = table;
   for (std::size_t slot = 0; slot < SpaceTable::kSlots; ++slot) {
     if (slot == slot_ || table.slots[slot] == 0 || is_held(slot)) continue;
@@ -126,7 +127,7 @@ Status SpaceFile::update(const std::function<void(SpaceTable&)>& change) {
   }
   if (table.unowned < 0) table.unowned = 0;
   change(table);
-  return table == before ? Status::success() : write(table);
+  return whole && table == before ? Status::success() : write(table);
 }
 
 bool SpaceFile::is_held(std::size_t slot) const {
@@ -135,7 +136,7 @@ bool SpaceFile::is_held(std::size_t slot) const {
   return ::fcntl(file_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-Status SpaceFile::read(SpaceTable& table) const {
+Status SpaceFile::read(SpaceTable& table, bool& whole) const {
   Image image;
   ssize_t got;
   do {
@@ -143,7 +144,8 @@ Status SpaceFile::read(SpaceTable& table) const {
   } while (got < 0 && errno == EINTR);
   // What could not be read must not be written anew: that would forget what the others hold.
   if (got < 0) return Status::from_errno("read kvfs.space");
-  if (got != ssize_t{sizeof image} || !holds_together(image)) return Status::success();
+  whole = got == ssize_t{sizeof image} && holds_together(image);
+  if (!whole) return Status::success();
   table.counted = image.counted == 1;
   table.unowned = image.unowned;
   table.slots = image.slots;

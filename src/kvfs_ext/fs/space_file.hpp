@@ -41,7 +41,8 @@ class SpaceFile {
   class Turn;
   Status join(bool& alone);
   [[nodiscard]] bool is_held(std::size_t slot) const;
-  Status read(SpaceTable& table) const;
+  // `whole`: what is in the file holds together.
+  Status read(SpaceTable& table, bool& whole) const;
   [[nodiscard]] Status write(const SpaceTable& table) const;
 
   const Directory* directory_ = nullptr;

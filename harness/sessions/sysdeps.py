@@ -81,8 +81,9 @@ def numa_problem(_python: str) -> str:
 
 
 def program_problem(program: str, _python: str) -> str:
-    """Say that a program is not there; "" when it is."""
-    return "" if shutil.which(program) else f"{program} is not on PATH"
+    """Say that a program is not there; "" when it is. Debian's places for root's count, too."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    return "" if shutil.which(program, path=path) else f"{program} is not on PATH"
 
 
 # The one list of what comes from Debian; CONTRIBUTING.md quotes it and tests/nox compares the two.
@@ -123,10 +124,34 @@ PACKAGES = (
         need="micro",
         problem=partial(program_problem, "strace"),
     ),
+    SystemPackage(
+        debian="mount",
+        why="optional, mounts and loop devices in `faults` (as root)",
+        need="faults",
+        problem=partial(program_problem, "losetup"),
+    ),
+    SystemPackage(
+        debian="e2fsprogs",
+        why="optional, ext4 in `faults`",
+        need="faults",
+        problem=partial(program_problem, "mkfs.ext4"),
+    ),
+    SystemPackage(
+        debian="xfsprogs",
+        why="optional, xfs in `faults`",
+        need="faults",
+        problem=partial(program_problem, "mkfs.xfs"),
+    ),
+    SystemPackage(
+        debian="btrfs-progs",
+        why="optional, btrfs in `faults`",
+        need="faults",
+        problem=partial(program_problem, "mkfs.btrfs"),
+    ),
 )
-NEEDS = ("bootstrap", "compile", "vllm", "micro")
+NEEDS = ("bootstrap", "compile", "vllm", "micro", "faults")
 # What a session goes on without: it does less, and says what.
-OPTIONAL_NEEDS = ("micro",)
+OPTIONAL_NEEDS = ("micro", "faults")
 
 
 def missing(need: str, python: str) -> dict[str, str]:

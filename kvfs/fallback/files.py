@@ -127,7 +127,9 @@ def load(file: BlockFile, chunk: memoryview, *, direct: bool, report: OpReport) 
             report.removed = _remove_proven(file, status)
         raise OSError(problem, _describe(problem, status, len(chunk)), file.name)
     finally:
-        os.close(fd)
+        # Nothing was written: what close() says is no failure of the load.
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
 def _verify(file: BlockFile, fd: int, chunk: memoryview, report: OpReport) -> None:

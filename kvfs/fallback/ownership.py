@@ -94,9 +94,9 @@ class Ownership:
         """Give the place up, whatever it is. May be called again."""
         with self._lock:
             self._owner = False
-            if self._fd is not None:
-                _close(self._fd)
-                self._fd = None
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                _close(fd)
 
     def _try_to_own(self) -> int:
         """Become the owner if that place is free; return the errno that says why not, or 0."""
@@ -196,4 +196,6 @@ def _close(fd: int) -> None:
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
         locks.release_all(fd)
-    os.close(fd)
+    # A file system that is dead says so here, too, and the descriptor is gone all the same.
+    with contextlib.suppress(OSError):
+        os.close(fd)

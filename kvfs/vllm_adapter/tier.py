@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from typing_extensions import override
 from vllm.v1.kv_offload.base import (
@@ -23,11 +23,12 @@ from kvfs.config import TierConfig
 from kvfs.engine import ChunkEngine
 from kvfs.jobs import MISS, RETRY, SUCCESS, CompletionLike
 from kvfs.notices import warn_without_limit
-from kvfs.vllm_adapter import translate
+from kvfs.vllm_adapter import metrics, translate
 from kvfs.vllm_adapter.lookup import RequestNotes
 
 if TYPE_CHECKING:
-    from vllm.v1.kv_offload.base import OffloadingSpec
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+    from vllm.v1.kv_offload.base import OffloadingMetricMetadata, OffloadingSpec
     from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
 
 _logger = logging.getLogger("kvfs")
@@ -82,6 +83,7 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         warn_without_limit(namespace, config)
         self._ask = self._engine.ask
         self._notes = RequestNotes()
+        self._meter = metrics.Meter(tier_type)
 
     @override
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
@@ -141,6 +143,15 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         if self._emits_events and (evicted := self._engine.take_evicted()):
             events.append(self._event([OffloadKey(key) for key in evicted], removed=True))
         return events
+
+    @classmethod
+    @override
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+        return metrics.definitions()
+
+    @override
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        return self._meter.read(self._engine.stats())
 
     @override
     def drain_jobs(self) -> None:

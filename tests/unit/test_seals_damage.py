@@ -31,7 +31,7 @@ def _assert_found_out(rig: Rig, key: bytes) -> None:
     completion = rig.load([key], [1])
     assert completion.outcomes == [errno.EBADMSG]
     assert completion.bytes_moved in (0, rig.tier.chunk_size_bytes)
-    assert "load failed for chunk 1 of 1" in completion.detail
+    assert "failed for chunk 1 of 1 at " in completion.detail
     assert _damage_counts(rig) == (before[0] + 1, before[1] + 1)
     assert not os.path.lexists(rig.path(key))
     assert rig.engine.lookup(key) in (MISS, RETRY)
@@ -169,7 +169,7 @@ def test_load_with_damaged_chunks_in_a_job_serves_all_others(
         flip_bit(rig.path(keys[number]), chunk_size_bytes - 1)
     completion = rig.load(keys, range(5, 10))
     assert completion.outcomes == [errno.EBADMSG if number in bad else 0 for number in range(5)]
-    assert f"load failed for chunk {min(bad) + 1} of 5" in completion.detail
+    assert f"failed for chunk {min(bad) + 1} of 5 at " in completion.detail
     for number in set(range(5)) - bad:
         assert rig.tier.row(5 + number) == chunks[number]
     assert _damage_counts(rig) == (len(bad), len(bad))

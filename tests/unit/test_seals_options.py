@@ -57,7 +57,7 @@ def test_require_file_without_a_whole_seal_is_a_miss_that_a_store_heals(
     before = path.stat()
     completion = rig.load([key], [1])
     assert completion.outcomes == [errno.ENODATA]
-    assert "load failed for chunk 1 of 1" in completion.detail
+    assert "failed for chunk 1 of 1 at " in completion.detail
     assert rig.engine.lookup(key) in (MISS, RETRY)
     assert path.stat().st_ino == before.st_ino
     stats = rig.engine.stats()

@@ -166,7 +166,8 @@ Status inspect_beneath(int at, const std::string& path, Entry& entry) {
 
 Status create_exclusive(int at, const std::string& path, Naming naming, const Modes& modes,
                         std::span<const std::byte> bytes, DirectPolicy& direct, File& file) {
-  const std::string parent = path.substr(0, path.find_last_of('/'));
+  const std::size_t slash = path.find_last_of('/');
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
   const bool named = naming == Naming::kNamed;
   const std::string& target = named ? path : parent;
   const int flags = O_WRONLY | (named ? O_CREAT | O_EXCL | O_NOFOLLOW : O_TMPFILE);
@@ -175,8 +176,7 @@ Status create_exclusive(int at, const std::string& path, Naming naming, const Mo
   while (true) {
     file.fd = Fd(open_retrying(at, target, flags | (file.direct ? O_DIRECT : 0), modes.file));
     if (file.fd.valid()) {
-      if (!modes.umask_interferes) return Status::success();
-      const Status given = changed(::fchmod(file.fd.get(), modes.file));
+      const Status given = give_mode(file.fd, modes);
       if (!given.ok() && named) (void)remove(at, path);
       return given;
     }
@@ -194,6 +194,10 @@ Status create_exclusive(int at, const std::string& path, Naming naming, const Mo
       return Status::failure(error, "create");
     }
   }
+}
+
+Status give_mode(const Fd& file, const Modes& modes) {
+  return modes.umask_interferes ? changed(::fchmod(file.get(), modes.file)) : Status::success();
 }
 
 Status open_existing(int at, const std::string& path, std::span<std::byte> bytes, DirectPolicy& direct,

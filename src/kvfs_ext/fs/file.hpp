@@ -77,6 +77,9 @@ enum class Naming { kNamed, kNameless };
 Status create_exclusive(int at, const std::string& path, Naming naming, const Modes& modes,
                         std::span<const std::byte> bytes, DirectPolicy& direct, File& file);
 
+// Give a file that was just made its mode, if the umask has taken from it.
+Status give_mode(const Fd& file, const Modes& modes);
+
 // Open `path` for reading into `bytes`. A link at the last component fails with ELOOP; a FIFO does
 // not block.
 Status open_existing(int at, const std::string& path, std::span<std::byte> bytes, DirectPolicy& direct,

@@ -50,8 +50,10 @@ void grow(const Directory& directory) {
 }
 
 Fd open_file(const Directory& directory) {
-  constexpr int kFlags = O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  return Fd(::openat(directory.at(), kName, kFlags, directory.modes().file));
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  Fd made(::openat(directory.at(), kName, kFlags | O_CREAT | O_EXCL, directory.modes().file));
+  if (made.valid()) (void)give_mode(made, directory.modes());
+  return made.valid() ? std::move(made) : Fd(::openat(directory.at(), kName, kFlags));
 }
 
 std::int64_t now_ms() {

@@ -1,6 +1,8 @@
 // Whether io_uring really works here.
 #include "fs/ring_probe.hpp"
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +40,9 @@ Status read_through_ring(int at, const std::string& path, Page& page, DirectPoli
 }  // namespace
 
 Status probe_ring(const Directory& directory, const std::string& temporary, bool use_o_direct) {
+  struct statfs file_system;
+  if (::fstatfs(directory.at(), &file_system) != 0) return Status::from_errno("statfs");
+  if (file_system.f_type == FUSE_SUPER_MAGIC) return Status::failure(EOPNOTSUPP, "io_uring on FUSE");
   alignas(kPageSize) Page written;
   alignas(kPageSize) Page read{};
   for (std::size_t i = 0; i < kPageSize; ++i) written[i] = static_cast<std::byte>(i * 37 + 11);

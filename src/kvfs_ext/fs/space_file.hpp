@@ -22,6 +22,7 @@ struct SpaceTable {
   std::size_t mine = 0;  // this process's slot
 
   [[nodiscard]] std::int64_t total() const;
+  [[nodiscard]] bool operator==(const SpaceTable&) const = default;
 };
 
 // A slot of the file kvfs.space in a directory, held as long as this lives: the kernel frees it when the
@@ -38,8 +39,9 @@ class SpaceFile {
 
  private:
   class Turn;
+  Status join(bool& alone);
   [[nodiscard]] bool is_held(std::size_t slot) const;
-  void read(SpaceTable& table) const;
+  Status read(SpaceTable& table) const;
   [[nodiscard]] Status write(const SpaceTable& table) const;
 
   const Directory* directory_ = nullptr;

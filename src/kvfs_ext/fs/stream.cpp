@@ -33,8 +33,12 @@ Status InputStream::read(std::span<std::byte> bytes) {
 }
 
 Status InputStream::patch(std::size_t offset, std::byte byte) {
-  return ::pwrite(file_.get(), &byte, 1, static_cast<off_t>(offset)) == 1 ? Status::success()
-                                                                          : Status::from_errno("write");
+  ssize_t put;
+  do {
+    put = ::pwrite(file_.get(), &byte, 1, static_cast<off_t>(offset));
+  } while (put < 0 && errno == EINTR);
+  if (put < 0) return Status::from_errno("write");
+  return put == 1 ? Status::success() : Status::failure(EIO, "write");
 }
 
 OutputStream::~OutputStream() {
@@ -45,6 +49,7 @@ Status OutputStream::create(const Directory& directory, std::string temporary) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   file_ = Fd(::openat(directory.at(), temporary.c_str(), kFlags, directory.modes().file));
   if (!file_.valid()) return Status::from_errno("create");
+  (void)give_mode(file_, directory.modes());
   directory_ = &directory;
   temporary_ = std::move(temporary);
   return Status::success();
@@ -55,6 +60,7 @@ Status OutputStream::write(std::span<const std::byte> bytes) {
     const ssize_t put = ::write(file_.get(), bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return Status::from_errno("write");
+    if (put == 0) return Status::failure(EIO, "write");
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
   return Status::success();

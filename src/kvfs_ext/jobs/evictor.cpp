@@ -50,7 +50,7 @@ void Evictor::wake_up() {
 
 void Evictor::run() {
   while (!stop_) {
-    if (!space_.counted()) count();
+    if (space_.must_count()) count();
     const std::uint64_t removed = context_.counters.removed_files.load(std::memory_order_relaxed);
     space_.removed(removed - std::exchange(removed_seen_, removed));
     space_.refresh();

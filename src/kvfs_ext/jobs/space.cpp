@@ -2,6 +2,7 @@
 #include "jobs/space.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 namespace kvfs::jobs {
@@ -38,16 +39,23 @@ Space::Space(const SpaceLimits& limits, std::size_t chunk_size_bytes)
 
 Status Space::open(const std::string& root, const fs::Modes& modes) {
   if (const Status opened = root_.open(root, modes); !opened.ok()) return opened;
+  const Status joined = join();
+  // Nothing can be stored there now, and what is there can be loaded. refresh() tries again.
+  if (!joined.ok() && joined.code != EROFS && joined.code != ENOSPC && joined.code != EDQUOT) return joined;
+  return look_at_room();
+}
+
+Status Space::join() {
   bool alone = false;
-  if (const Status joined = file_.open(root_, alone); !joined.ok()) return joined;
+  if (const Status opened = file_.open(root_, alone); !opened.ok()) return opened;
   const Status status = file_.update([&](fs::SpaceTable& table) {
     table.unowned += std::exchange(table.slots[table.mine], 0);
     if (alone) table.counted = false;
     counted_ = table.counted;
     total_ = table.total();
   });
-  if (!status.ok()) return status;
-  return look_at_room();
+  joined_ = status.ok();
+  return status;
 }
 
 Status Space::look_at_room() {
@@ -67,7 +75,7 @@ bool Space::reserve() {
   bool granted = false;
   {
     const std::lock_guard lock(mutex_);
-    granted = stored_ + reserved_ + cost_ <= claim_ || (!denied_ && lease());
+    granted = stored_ + reserved_ + cost_ <= claim_ || (joined_ && !denied_ && lease());
     denied_ = !granted;
     if (granted) reserved_ += cost_;
     if (!granted) ++sheds_;
@@ -133,6 +141,11 @@ void Space::pruned(std::size_t directories) {
   stored_ -= static_cast<std::int64_t>(directories) * kDirectoryBytes;
 }
 
+bool Space::must_count() {
+  const std::lock_guard lock(mutex_);
+  return limits_.capacity_bytes > 0 && !counted_ && joined_;
+}
+
 std::int64_t Space::stored_bytes() {
   const std::lock_guard lock(mutex_);
   return stored_;
@@ -159,6 +172,7 @@ void Space::removed_unowned(std::uint64_t bytes) {
 void Space::refresh() {
   const std::lock_guard lock(mutex_);
   (void)look_at_room();
+  if (!joined_ && !join().ok()) return;
   const std::int64_t held = stored_ + reserved_;
   const std::int64_t wanted = claim_ - held > 2 * lease_ ? held + lease_ : claim_;
   const Status updated = file_.update([&](fs::SpaceTable& table) {

@@ -49,8 +49,8 @@ class Space {
   void removed(std::size_t chunks);
   void pruned(std::size_t directories);
 
-  // Whether all that lies below the root has been counted.
-  [[nodiscard]] bool counted() const { return counted_; }
+  // Whether all that lies below the root has still to be counted.
+  [[nodiscard]] bool must_count();
   // All of it was counted to be so much; `stored_before` is what stored_bytes() was when that began.
   void set_counted(std::uint64_t bytes, std::int64_t stored_before);
   [[nodiscard]] std::int64_t stored_bytes();
@@ -68,7 +68,8 @@ class Space {
   [[nodiscard]] SpaceStats stats() const;
 
  private:
-  // With the mutex held.
+  // With the mutex held, or before any thread has this.
+  Status join();
   Status look_at_room();
   [[nodiscard]] bool lease();
   [[nodiscard]] bool fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t more) const;
@@ -84,7 +85,9 @@ class Space {
   fs::SpaceFile file_;
   std::function<void()> on_scarce_;
 
-  std::mutex mutex_;           // guards what follows
+  std::mutex mutex_;  // guards what follows
+  // Whether this process has a slot. Where it could get none it stores nothing.
+  bool joined_ = false;
   std::int64_t stored_ = 0;    // by this process, less what it has removed
   std::int64_t reserved_ = 0;  // being stored
   std::int64_t claim_ = 0;     // what this process's slot says: at least both

@@ -43,14 +43,20 @@ int mismatch(const fs::Entry& entry, std::size_t size_bytes) {
   return EBADMSG;
 }
 
-// Remove the file that was proven to be wrong, unless another writer has replaced it since.
+// Remove the file that was proven to be wrong, and no other: one that another writer has put in its place
+// goes back there. In between the chunk is a miss, which a kill just then makes last.
 void remove_proven(FilesContext& context, const std::string& path, const fs::Entry& proven) {
-  fs::Entry current;
   const int at = context.directory.at();
-  if (!fs::inspect(at, path, current).ok()) return;
-  if (current.kind != fs::Kind::kRegular || current.device != proven.device || current.inode != proven.inode)
-    return;
-  if (fs::remove(at, path).ok()) count(context.counters.removed_files);
+  const auto is_it = [&proven](const fs::Entry& entry) {
+    return entry.kind == fs::Kind::kRegular && entry.device == proven.device && entry.inode == proven.inode;
+  };
+  fs::Entry current;
+  if (!fs::inspect(at, path, current).ok() || !is_it(current)) return;
+  const std::string aside = temporary_path(path);
+  if (!fs::move(at, path, aside, fs::Replace::kNever).ok()) return;
+  const bool right_one = fs::inspect(at, aside, current).ok() && is_it(current);
+  if (!right_one && fs::move(at, aside, path, fs::Replace::kNever).ok()) return;
+  if (fs::remove(at, aside).ok() && right_one) count(context.counters.removed_files);
 }
 
 bool is_sealed(FilesContext& context, const std::string& path) {

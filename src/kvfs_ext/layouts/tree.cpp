@@ -30,27 +30,21 @@ class Counter {
   void visit(int at, const std::string& name, std::size_t depth) {
     Fd directory;
     std::vector<std::string> names;
-    if (stop_ || depth > kDepthMax || !opened_and_read(at, name, directory, names)) {
-      whole_ = false;
-      return;
-    }
+    if (stop_ || depth > kDepthMax || !opened_and_read(at, name, directory, names)) return;
     for (const std::string& each : names) {
       fs::Entry entry;
-      if (stop_ || !fs::inspect(directory.get(), each, entry).ok()) whole_ = false;
-      if (entry.device != device_) continue;
+      if (!fs::inspect(directory.get(), each, entry).ok() || entry.device != device_) continue;
       bytes_ += entry.disk_bytes;
       if (entry.kind == fs::Kind::kDirectory) visit(directory.get(), each, depth + 1);
     }
   }
 
-  [[nodiscard]] bool whole() const { return whole_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
   const std::atomic<bool>& stop_;
   const dev_t device_;
   std::uint64_t bytes_ = 0;
-  bool whole_ = true;
 };
 
 // Keeps the oldest chunks, the newest of them on top.
@@ -125,7 +119,7 @@ bool count_tree(const fs::Directory& root, const std::atomic<bool>& stop, std::u
   Counter counter(stop, entry.device);
   counter.visit(root.at(), ".", 0);
   bytes = counter.bytes() + entry.disk_bytes;
-  return counter.whole();
+  return !stop;
 }
 
 bool remove_unused(const fs::Directory& root, const UnusedChunk& chunk, Status& status) {

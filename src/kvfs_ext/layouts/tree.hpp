@@ -12,8 +12,8 @@
 
 namespace kvfs::layouts {
 
-// Bytes on disk of everything below `root`, itself included; links are not followed and other file systems
-// not entered. False if something could not be read, or after `stop`. Blocks for long.
+// Bytes on disk of everything below `root`, itself included; links are not followed, other file systems not
+// entered, and what this user may not read is passed over. False after `stop`. Blocks for long.
 bool count_tree(const fs::Directory& root, const std::atomic<bool>& stop, std::uint64_t& bytes);
 
 // A chunk of a namespace that no engine has open.

@@ -71,7 +71,7 @@ layouts::Checksum checksum_named(const std::string& name) {
   if (name == "auto") return layouts::Checksum::kAuto;
   if (name == "require") return layouts::Checksum::kRequire;
   if (name == "off") return layouts::Checksum::kOff;
-  throw nb::value_error(("checksum must be 'auto', 'require' or 'off', got '" + name + "'").c_str());
+  throw nb::value_error(("checksum must be one of auto, require, off, got '" + name + "'").c_str());
 }
 
 // Less than this would hold no chunk, or evict each for the next.

@@ -97,7 +97,7 @@ class Evictor:
         }
 
     def _take_a_turn(self) -> None:
-        if not self._space.counted:
+        if self._space.must_count:
             self._count()
         removed = self._removed_files
         self._space.removed(removed - self._removed_seen)

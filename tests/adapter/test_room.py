@@ -71,7 +71,7 @@ def test_without_events_nothing_is_kept_or_reported(make_tier: MakeTier) -> None
 
 
 def test_capacity_too_small_for_the_chunks_is_refused(make_tier: MakeTier) -> None:
-    with pytest.raises(ValueError, match=f"capacity_bytes must be at least {4 * COST}"):
+    with pytest.raises(ValueError, match=f"capacity_bytes must be at least {4 * (CHUNK_BYTES + 2 * 4096)}"):
         make_tier(capacity_bytes="10KiB")
 
 

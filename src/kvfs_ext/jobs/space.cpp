@@ -17,6 +17,7 @@ constexpr std::int64_t kLeasesPerCapacity = 64;
 // Evicting begins and ends this far below the capacity, in parts of it.
 constexpr std::int64_t kMarginParts = 20;
 constexpr std::int64_t kMarginChunks = 64;
+constexpr std::int64_t kChunksToJoin = 4;
 
 std::int64_t cost_of(std::size_t chunk_size_bytes) {
   const auto size = static_cast<std::int64_t>(chunk_size_bytes);
@@ -46,16 +47,21 @@ Status Space::open(const std::string& root, const fs::Modes& modes) {
 }
 
 Status Space::join() {
+  const Status status = enter();
+  joined_ = status.ok();
+  no_room_to_join_ = status.code == ENOSPC || status.code == EDQUOT;
+  return status;
+}
+
+Status Space::enter() {
   bool alone = false;
   if (const Status opened = file_.open(root_, alone); !opened.ok()) return opened;
-  const Status status = file_.update([&](fs::SpaceTable& table) {
+  return file_.update([&](fs::SpaceTable& table) {
     table.unowned += std::exchange(table.slots[table.mine], 0);
     if (alone) table.counted = false;
     counted_ = table.counted;
     total_ = table.total();
   });
-  joined_ = status.ok();
-  return status;
 }
 
 Status Space::look_at_room() {
@@ -192,6 +198,8 @@ std::uint64_t Space::beyond(std::int64_t margins) const {
     const std::int64_t kept = signed_bytes(limits_.min_free_bytes) + claim_ - stored_;
     excess = std::max(excess, kept + margins * margin() / 2 - signed_bytes(room_.free_bytes));
   }
+  // Nothing can be counted before there is room for the file that says how much it is.
+  if (no_room_to_join_) excess = std::max(excess, kChunksToJoin * cost_);
   return excess > 0 ? static_cast<std::uint64_t>(excess) : 0;
 }
 

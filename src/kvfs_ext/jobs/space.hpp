@@ -70,6 +70,7 @@ class Space {
  private:
   // With the mutex held, or before any thread has this.
   Status join();
+  Status enter();
   Status look_at_room();
   [[nodiscard]] bool lease();
   [[nodiscard]] bool fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t more) const;
@@ -88,6 +89,7 @@ class Space {
   std::mutex mutex_;  // guards what follows
   // Whether this process has a slot. Where it could get none it stores nothing.
   bool joined_ = false;
+  bool no_room_to_join_ = false;
   std::int64_t stored_ = 0;    // by this process, less what it has removed
   std::int64_t reserved_ = 0;  // being stored
   std::int64_t claim_ = 0;     // what this process's slot says: at least both

@@ -185,5 +185,4 @@ class Evictor:
         for count in range(len(self._unpruned)):
             if self._stopped.is_set() or (count >= _PRUNED_AT_ONCE and self._space.excess_bytes()):
                 return
-            self._chunks.prune(self._unpruned.pop())
-            self._space.pruned()
+            self._space.pruned(self._chunks.prune(self._unpruned.pop()))

@@ -81,6 +81,8 @@ class Space:
         # By this engine, less what it has removed; being stored; what its slot says, which is at least both.
         self._stored = 0
         self._reserved = 0
+        # Stored with a directory each, less those given back.
+        self._directories = 0
         self._claim = 0
         # As of the last look.
         self._total = 0
@@ -137,6 +139,7 @@ class Space:
             if self.enabled:
                 self._reserved -= self.cost_bytes
                 self._stored += self.cost_bytes
+                self._directories += 1
 
     def cancelled(self) -> None:
         """Give back what was reserved."""
@@ -149,10 +152,17 @@ class Space:
         with self._lock:
             self._stored -= chunks * (self.cost_bytes - _DIRECTORY_BYTES)
 
-    def pruned(self) -> None:
-        """Give back a directory that was looked after; where another chunk needs it, that one has paid."""
+    def pruned(self, freed_bytes: int) -> None:
+        """Give back a directory that was looked after; where another chunk needs it, that one has paid.
+
+        Args:
+            freed_bytes: What it has taken on disk; 0 if it is still there.
+        """
         with self._lock:
-            self._stored -= _DIRECTORY_BYTES
+            # Those of chunks from before the start were counted as what they take, which is nothing on some
+            # file systems.
+            self._stored -= _DIRECTORY_BYTES if self._directories else freed_bytes
+            self._directories = max(0, self._directories - 1)
 
     def set_counted(self, size_bytes: int, stored_before: int) -> None:
         """Note that everything takes so much; `stored_before` is `stored_bytes` from before the count."""

@@ -118,7 +118,7 @@ def test_namespace_that_the_other_kind_has_left_goes_first(root: Path, io: IoBac
 
 @pytest.mark.parametrize("io", [kvfs_ext, fallback], ids=["extension", "fallback"])
 def test_namespace_that_the_other_kind_has_open_is_left_alone(root: Path, io: IoBackend) -> None:
-    other = Side(fallback if io is kvfs_ext else kvfs_ext, root / "other", root, capacity_bytes=1 << 40)
+    other = Side(fallback if io is kvfs_ext else kvfs_ext, root / "other", root)
     other.store(0)
     side = Side(io, root / "own", root)
     for turn in range(1, 16):

@@ -127,6 +127,7 @@ void Space::stored() {
   const std::lock_guard lock(mutex_);
   reserved_ -= cost_;
   stored_ += cost_;
+  ++directories_;
 }
 
 void Space::cancelled() {
@@ -141,11 +142,19 @@ void Space::removed(std::size_t chunks) {
   stored_ -= static_cast<std::int64_t>(chunks) * (cost_ - kDirectoryBytes);
 }
 
-void Space::pruned(std::size_t directories) {
-  if (!enabled() || directories == 0) return;
+void Space::pruned(std::uint64_t freed_bytes) {
   const std::lock_guard lock(mutex_);
-  stored_ -= static_cast<std::int64_t>(directories) * kDirectoryBytes;
+  // Those of chunks from before the start were counted as what they take, which is nothing on some file
+  // systems.
+  if (directories_ == 0) {
+    stored_ -= signed_bytes(freed_bytes);
+  } else {
+    --directories_;
+    stored_ -= kDirectoryBytes;
+  }
 }
+
+void Space::close() { file_.close(); }
 
 bool Space::must_count() {
   const std::lock_guard lock(mutex_);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ _LEASES_PER_CAPACITY: Final = 64
 # Evicting begins and ends so far below the capacity, in parts of it; without one, so many chunks.
 _MARGIN_PARTS: Final = 20
 _MARGIN_CHUNKS: Final = 64
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CHUNKS_MIN: Final = 4
 
 
@@ -94,8 +95,8 @@ class Space:
         self._sheds = 0
         self._file: SpaceFile | None = None
         self._file_mode = file_mode
-        # The errno that says why nothing can be shared now, or 0.
-        self._problem = 0
+        # The file system is full, so that not even the shared file could be written.
+        self._no_room_for_table = False
         if limits.any:
             make_directories(root, dir_mode)
             self._start()
@@ -232,20 +233,16 @@ class Space:
         try:
             self._file = self._join()
         except OSError as error:
-            if error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+            if error.errno in {errno.EROFS, *_FULL}:
                 return
             problem = f"cannot share with other processes what is taken ({error.strerror or error})"
             raise OSError(error.errno or errno.EIO, problem, f"{self.root}/{SPACE_NAME}") from error
 
     def _join(self) -> SpaceFile:
-        try:
+        with self._noting_want_of_room():
             file = SpaceFile(self.root, self._file_mode)
             self._enter(file)
-        except OSError as error:
-            self._problem = error.errno or errno.EIO
-            raise
-        self._problem = 0
-        return file
+            return file
 
     def _enter(self, file: SpaceFile) -> None:
         def change(table: SpaceTable) -> None:
@@ -261,8 +258,17 @@ class Space:
             file.close()
             raise
 
+    @contextlib.contextmanager
+    def _noting_want_of_room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._no_room_for_table = error.errno in _FULL
+            raise
+        self._no_room_for_table = False
+
     def _update(self, change: Callable[[SpaceTable], None]) -> None:
-        with self._lock, contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError), self._noting_want_of_room():
             if self._file is not None:
                 self._file.update(lambda table: self._look(table, change))
 
@@ -313,7 +319,7 @@ class Space:
         if min_free_bytes is not None:
             kept = min_free_bytes + self._claim - self._stored
             excess = max(excess, kept + margins * margin // 2 - self._free)
-        if self._problem in (errno.ENOSPC, errno.EDQUOT):
+        if self._no_room_for_table:
             # Nothing can be counted before there is room for the file that says how much it is.
             excess = max(excess, _CHUNKS_MIN * self.cost_bytes)
         return max(0, excess)

@@ -19,6 +19,8 @@ constexpr std::int64_t kMarginParts = 20;
 constexpr std::int64_t kMarginChunks = 64;
 constexpr std::int64_t kChunksToJoin = 4;
 
+bool says_full(const Status& status) { return status.code == ENOSPC || status.code == EDQUOT; }
+
 std::int64_t cost_of(std::size_t chunk_size_bytes) {
   const auto size = static_cast<std::int64_t>(chunk_size_bytes);
   return (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes + kDirectoryBytes;
@@ -49,7 +51,7 @@ Status Space::open(const std::string& root, const fs::Modes& modes) {
 Status Space::join() {
   const Status status = enter();
   joined_ = status.ok();
-  no_room_to_join_ = status.code == ENOSPC || status.code == EDQUOT;
+  no_room_for_table_ = says_full(status);
   return status;
 }
 
@@ -154,7 +156,11 @@ void Space::pruned(std::uint64_t freed_bytes) {
   }
 }
 
-void Space::close() { file_.close(); }
+void Space::close() {
+  file_.close();
+  // So that its file system can be unmounted.
+  root_.close();
+}
 
 bool Space::must_count() {
   const std::lock_guard lock(mutex_);
@@ -168,12 +174,13 @@ std::int64_t Space::stored_bytes() {
 
 void Space::set_counted(std::uint64_t bytes, std::int64_t stored_before) {
   const std::lock_guard lock(mutex_);
-  (void)file_.update([&](fs::SpaceTable& table) {
+  const Status counted = file_.update([&](fs::SpaceTable& table) {
     // What was stored meanwhile may have been seen or not: it counts twice rather than not at all.
     table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - stored_before);
     table.counted = counted_ = true;
     total_ = table.total();
   });
+  no_room_for_table_ = says_full(counted);
 }
 
 void Space::removed_unowned(std::uint64_t bytes) {
@@ -208,7 +215,7 @@ std::uint64_t Space::beyond(std::int64_t margins) const {
     excess = std::max(excess, kept + margins * margin() / 2 - signed_bytes(room_.free_bytes));
   }
   // Nothing can be counted before there is room for the file that says how much it is.
-  if (no_room_to_join_) excess = std::max(excess, kChunksToJoin * cost_);
+  if (no_room_for_table_) excess = std::max(excess, kChunksToJoin * cost_);
   return excess > 0 ? static_cast<std::uint64_t>(excess) : 0;
 }
 

@@ -92,7 +92,8 @@ class Space {
   std::mutex mutex_;  // guards what follows
   // Whether this process has a slot. Where it could get none it stores nothing.
   bool joined_ = false;
-  bool no_room_to_join_ = false;
+  // Nor could it, or what was counted, be written: the file system is full.
+  bool no_room_for_table_ = false;
   std::int64_t stored_ = 0;       // by this process, less what it has removed
   std::int64_t reserved_ = 0;     // being stored
   std::int64_t directories_ = 0;  // stored with a directory each, less those given back

@@ -88,6 +88,7 @@ def test_shutdown_of_a_tier_whose_disk_hangs_returns_and_says_what_it_leaves(
     make_tier: MakeTier, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tier = make_tier()
+    caplog.clear()
     waited: list[float | None] = []
 
     def leaves_some(timeout_s: float | None = None) -> int:

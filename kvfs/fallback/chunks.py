@@ -94,10 +94,10 @@ class Chunks:
             os.close(directory)
         return True
 
-    def prune(self, key: bytes) -> None:
-        """Remove the directory of a chunk if it is empty; the first level stays."""
+    def prune(self, key: bytes) -> int:
+        """Remove the directory of a chunk if it is empty; return its bytes on disk, 0 if it stays."""
         first, second, _ = chunk_names(key)
-        prune(self.base_path, first, second)
+        return prune(self.base_path, first, second)
 
     def _store_once(self, key: bytes, chunk: memoryview, *, direct: bool, report: files.OpReport) -> None:
         first, second, name = chunk_names(key)

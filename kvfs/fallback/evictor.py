@@ -97,7 +97,7 @@ class Evictor:
         }
 
     def _take_a_turn(self) -> None:
-        if not self._space.counted:
+        if self._space.must_count:
             self._count()
         removed = self._removed_files
         self._space.removed(removed - self._removed_seen)
@@ -185,5 +185,4 @@ class Evictor:
         for count in range(len(self._unpruned)):
             if self._stopped.is_set() or (count >= _PRUNED_AT_ONCE and self._space.excess_bytes()):
                 return
-            self._chunks.prune(self._unpruned.pop())
-            self._space.pruned()
+            self._space.pruned(self._chunks.prune(self._unpruned.pop()))

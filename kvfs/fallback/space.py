@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,8 @@ _LEASES_PER_CAPACITY: Final = 64
 # Evicting begins and ends so far below the capacity, in parts of it; without one, so many chunks.
 _MARGIN_PARTS: Final = 20
 _MARGIN_CHUNKS: Final = 64
-CHUNKS_MIN: Final = 4
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CHUNKS_MIN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class SpaceLimits:
 
     def check(self, chunk_size_bytes: int) -> None:
         """Raise ValueError unless a few chunks fit the capacity."""
-        least = CHUNKS_MIN * chunk_cost_bytes(chunk_size_bytes)
+        # A block for what rounding up takes at most, and one for the directory.
+        least = _CHUNKS_MIN * (chunk_size_bytes + 2 * _BLOCK_BYTES)
         if self.capacity_bytes is not None and self.capacity_bytes < least:
             raise ValueError(
                 f"capacity_bytes must be at least {least} for chunks of {chunk_size_bytes} bytes, got "
@@ -80,6 +82,8 @@ class Space:
         # By this engine, less what it has removed; being stored; what its slot says, which is at least both.
         self._stored = 0
         self._reserved = 0
+        # Stored with a directory each, less those given back.
+        self._directories = 0
         self._claim = 0
         # As of the last look.
         self._total = 0
@@ -90,23 +94,22 @@ class Space:
         self._denied = False
         self._sheds = 0
         self._file: SpaceFile | None = None
+        self._file_mode = file_mode
+        # The file system is full, so that not even the shared file could be written.
+        self._no_room_for_table = False
         if limits.any:
             make_directories(root, dir_mode)
-            try:
-                self._file = self._join(SpaceFile(root, file_mode))
-            except OSError as error:
-                problem = f"cannot share with other processes what is taken ({error.strerror or error})"
-                raise OSError(error.errno or errno.EIO, problem, f"{root}/{SPACE_NAME}") from error
+            self._start()
 
     @property
     def enabled(self) -> bool:
         """Whether anything is limited."""
-        return self._file is not None
+        return self._limits.any
 
     @property
-    def counted(self) -> bool:
-        """Whether all that lies below the root has been counted."""
-        return self._counted
+    def must_count(self) -> bool:
+        """Whether what lies below the root has to be counted."""
+        return self._limits.capacity_bytes is not None and self._file is not None and not self._counted
 
     @property
     def stored_bytes(self) -> int:
@@ -116,11 +119,11 @@ class Space:
 
     def reserve(self) -> bool:
         """Tell whether there is room for a chunk; then either `stored` or `cancelled` is due."""
-        if self._file is None:
+        if not self.enabled:
             return True
         with self._lock:
             fits = self._stored + self._reserved + self.cost_bytes <= self._claim
-            granted = fits or (not self._denied and self._lease(self._file))
+            granted = fits or (self._file is not None and not self._denied and self._lease(self._file))
             self._denied = not granted
             if granted:
                 self._reserved += self.cost_bytes
@@ -134,14 +137,15 @@ class Space:
     def stored(self) -> None:
         """Keep what was reserved."""
         with self._lock:
-            if self._file is not None:
+            if self.enabled:
                 self._reserved -= self.cost_bytes
                 self._stored += self.cost_bytes
+                self._directories += 1
 
     def cancelled(self) -> None:
         """Give back what was reserved."""
         with self._lock:
-            if self._file is not None:
+            if self.enabled:
                 self._reserved -= self.cost_bytes
 
     def removed(self, chunks: int) -> None:
@@ -149,10 +153,17 @@ class Space:
         with self._lock:
             self._stored -= chunks * (self.cost_bytes - _DIRECTORY_BYTES)
 
-    def pruned(self) -> None:
-        """Give back a directory that was looked after; where another chunk needs it, that one has paid."""
+    def pruned(self, freed_bytes: int) -> None:
+        """Give back a directory that was looked after; where another chunk needs it, that one has paid.
+
+        Args:
+            freed_bytes: What it has taken on disk; 0 if it is still there.
+        """
         with self._lock:
-            self._stored -= _DIRECTORY_BYTES
+            # Those of chunks from before the start were counted as what they take, which is nothing on some
+            # file systems.
+            self._stored -= _DIRECTORY_BYTES if self._directories else freed_bytes
+            self._directories = max(0, self._directories - 1)
 
     def set_counted(self, size_bytes: int, stored_before: int) -> None:
         """Note that everything takes so much; `stored_before` is `stored_bytes` from before the count."""
@@ -174,7 +185,7 @@ class Space:
 
     def refresh(self) -> None:
         """Learn what the others hold, and give back what was leased and is not needed."""
-        if self._file is None:
+        if not self.enabled:
             return
         with self._lock:
             held = self._stored + self._reserved
@@ -184,8 +195,9 @@ class Space:
                 table.slots[table.mine] = wanted
 
             with contextlib.suppress(OSError):
+                if self._file is None:
+                    self._file = self._join()
                 self._free, self._used = self._file.room()
-            with contextlib.suppress(OSError):
                 self._file.update(lambda table: self._look(table, change))
                 self._claim = wanted
             self._denied = False
@@ -216,7 +228,23 @@ class Space:
             if self._file is not None:
                 self._file.close()
 
-    def _join(self, file: SpaceFile) -> SpaceFile:
+    def _start(self) -> None:
+        """Join the others, but not where nothing can be stored now: what is there can still be loaded."""
+        try:
+            self._file = self._join()
+        except OSError as error:
+            if error.errno in {errno.EROFS, *_FULL}:
+                return
+            problem = f"cannot share with other processes what is taken ({error.strerror or error})"
+            raise OSError(error.errno or errno.EIO, problem, f"{self.root}/{SPACE_NAME}") from error
+
+    def _join(self) -> SpaceFile:
+        with self._noting_want_of_room():
+            file = SpaceFile(self.root, self._file_mode)
+            self._enter(file)
+            return file
+
+    def _enter(self, file: SpaceFile) -> None:
         def change(table: SpaceTable) -> None:
             table.unowned += table.slots[table.mine]
             table.slots[table.mine] = 0
@@ -224,15 +252,23 @@ class Space:
             table.counted = table.counted and not file.alone
 
         try:
-            file.update(lambda table: self._look(table, change))
             self._free, self._used = file.room()
+            file.update(lambda table: self._look(table, change))
         except BaseException:
             file.close()
             raise
-        return file
+
+    @contextlib.contextmanager
+    def _noting_want_of_room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._no_room_for_table = error.errno in _FULL
+            raise
+        self._no_room_for_table = False
 
     def _update(self, change: Callable[[SpaceTable], None]) -> None:
-        with self._lock, contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError), self._noting_want_of_room():
             if self._file is not None:
                 self._file.update(lambda table: self._look(table, change))
 
@@ -283,4 +319,7 @@ class Space:
         if min_free_bytes is not None:
             kept = min_free_bytes + self._claim - self._stored
             excess = max(excess, kept + margins * margin // 2 - self._free)
+        if self._no_room_for_table:
+            # Nothing can be counted before there is room for the file that says how much it is.
+            excess = max(excess, _CHUNKS_MIN * self.cost_bytes)
         return max(0, excess)

@@ -47,6 +47,10 @@ class SpaceTable:
     slots: list[int] = field(default_factory=lambda: [0] * SLOTS)
     mine: int = 0
 
+    def image(self) -> bytes:
+        """Return it as it stands in the file."""
+        return _IMAGE.pack(_MAGIC, self.counted, self.unowned, *self.slots)
+
     @property
     def total(self) -> int:
         """All of it."""
@@ -68,23 +72,23 @@ class SpaceFile:
 
     def __init__(self, directory: str, file_mode: int) -> None:
         self._lock = threading.Lock()  # held for a change
+        self._file_mode = file_mode
         self._directory = os.open(directory, ENTER_FLAGS & ~os.O_NOFOLLOW)
         self._fd: int | None = None
+        self._slot = 0
+        # Whether nobody else had a slot.
+        self.alone = False
         try:
-            self._fd = self._open(file_mode)
-            with _turn(self._fd):
-                # Whether nobody else had a slot.
-                self.alone = not locks.is_shared(self._fd, _LOCK_OFFSET, SLOTS)
-                self._slot = self._take_slot(self._fd)
+            self._fd = self._join()
         except BaseException:
-            self.close()
+            os.close(self._directory)
             raise
 
     def update(self, change: Callable[[SpaceTable], None]) -> None:
         """Read the table, let `change` change it, write it.
 
         What belonged to the dead belongs to nobody by then. What does not hold together is an empty table
-        that has not been counted.
+        that has not been counted, and so is that of a file which was removed, to be made anew.
 
         Raises:
             OSError: What the system said; EBUSY. Nothing was changed.
@@ -92,16 +96,22 @@ class SpaceFile:
         with self._lock:
             if self._fd is None:
                 raise OSError(errno.EBADF, "closed", SPACE_NAME)
+            if os.fstat(self._fd).st_nlink == 0:
+                removed, self._fd = self._fd, self._join()
+                os.close(removed)
             with _turn(self._fd):
                 table = _read(self._fd)
                 table.mine = self._slot
+                before = table.image()
                 for slot, size_bytes in enumerate(table.slots):
                     if size_bytes and slot != self._slot and not _is_held(self._fd, slot):
                         table.unowned += size_bytes
                         table.slots[slot] = 0
                 table.unowned = max(0, table.unowned)
                 change(table)
-                self._write(table)
+                image = table.image()
+                if image != before:
+                    self._write(image)
 
     def room(self) -> tuple[int, int]:
         """Return the bytes that the file system has left for users, and those that are taken of it.
@@ -123,13 +133,25 @@ class SpaceFile:
                 os.close(self._directory)
                 self._fd = None
 
+    def _join(self) -> int:
+        """Open the file, made if it is missing, and take a slot."""
+        fd = self._open(self._file_mode)
+        try:
+            with _turn(fd):
+                self.alone = not locks.is_shared(fd, _LOCK_OFFSET, SLOTS)
+                self._slot = self._take_slot(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
     def _open(self, file_mode: int) -> int:
         # To read, which all locks here allow: the file system stays free to become read-only.
         flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             fd = os.open(SPACE_NAME, flags | os.O_EXCL, file_mode, dir_fd=self._directory)
         except FileExistsError:
-            return os.open(SPACE_NAME, flags, file_mode, dir_fd=self._directory)
+            return os.open(SPACE_NAME, flags & ~os.O_CREAT, dir_fd=self._directory)
         try:
             set_file_mode(fd, file_mode)
         except OSError:
@@ -145,8 +167,7 @@ class SpaceFile:
                 return slot
         raise OSError(errno.ENOLCK, f"all {SLOTS} slots are taken", SPACE_NAME)
 
-    def _write(self, table: SpaceTable) -> None:
-        image = _IMAGE.pack(_MAGIC, table.counted, table.unowned, *table.slots)
+    def _write(self, image: bytes) -> None:
         flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(SPACE_NAME, flags, dir_fd=self._directory)
         try:
@@ -184,10 +205,8 @@ def _is_held(fd: int, slot: int) -> bool:
 
 
 def _read(fd: int) -> SpaceTable:
-    try:
-        image = os.pread(fd, _IMAGE.size, 0)
-    except OSError:
-        return SpaceTable()
+    # What could not be read must not be written anew: that would forget what the others hold.
+    image = os.pread(fd, _IMAGE.size, 0)
     if len(image) != _IMAGE.size:
         return SpaceTable()
     magic, counted, unowned, *slots = _IMAGE.unpack(image)

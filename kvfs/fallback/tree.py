@@ -115,10 +115,16 @@ def remove_unused(chunk: UnusedChunk) -> bool:
     return True
 
 
-def prune(base_path: str, first: str, second: str) -> None:
-    """Remove the directory of a chunk if it is empty; the first level stays. Blocks; never fails."""
+def prune(base_path: str, first: str, second: str) -> int:
+    """Remove the directory of a chunk if it is empty, and return its bytes on disk. Blocks; never fails.
+
+    The first level stays. 0 where it is not empty.
+    """
     with contextlib.suppress(OSError), _opened(f"{base_path}/{first}", None) as parent:
+        status = os.stat(second, dir_fd=parent, follow_symlinks=False)
         os.rmdir(second, dir_fd=parent)
+        return status.st_blocks * _BLOCK_BYTES
+    return 0
 
 
 def _find(

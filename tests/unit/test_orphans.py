@@ -93,8 +93,8 @@ def test_temporaries_of_a_dead_writer_are_removed_at_the_next_start(
 def test_temporaries_of_a_live_writer_stay(start_rig: StartRig, storage: Path, mode: str) -> None:
     process = Process(storage, mode)
     try:
-        first = start_rig(storage, index_mode="shared")
-        paths = _place(first, process.writer())
+        writer = process.writer()
+        paths = _place(start_rig(storage, index_mode="shared"), writer)
         rig = start_rig(storage, index_mode="shared")
         assert rig.await_stats(scan_complete=1)
         assert all(path.exists() for path in paths)

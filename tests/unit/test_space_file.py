@@ -167,4 +167,5 @@ def test_it_has_the_mode_of_new_files(start_rig: StartRig, storage: Path) -> Non
 def test_root_is_made_if_it_is_missing(start_rig: StartRig, storage: Path) -> None:
     root = storage / "a" / "root"
     start_rig(storage / "ns", chunk_size_bytes=CHUNK, capacity_bytes=CAPACITY, space_root=str(root))
-    assert (root / NAME).stat().st_size == SIZE_BYTES
+    # Written with the first change.
+    assert await_that(lambda: (root / NAME).stat().st_size == SIZE_BYTES)

@@ -92,7 +92,7 @@ Status SpaceFile::join(bool& alone) {
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   file_ = Fd(::openat(directory.at(), kName, kFlags | O_CREAT | O_EXCL, directory.modes().file));
   if (file_.valid()) (void)give_mode(file_, directory.modes());
-  if (!file_.valid()) file_ = Fd(::openat(directory.at(), kName, kFlags));
+  if (!file_.valid() && errno == EEXIST) file_ = Fd(::openat(directory.at(), kName, kFlags));
   if (!file_.valid()) return Status::from_errno("open kvfs.space");
   const Turn turn(file_);
   if (!turn.status().ok()) return turn.status();
@@ -128,6 +128,15 @@ Status SpaceFile::update(const std::function<void(SpaceTable&)>& change) {
   if (table.unowned < 0) table.unowned = 0;
   change(table);
   return whole && table == before ? Status::success() : write(table);
+}
+
+// By hand: a forked child has the same open file description and would keep its lock.
+void SpaceFile::close() {
+  const std::lock_guard lock(mutex_);
+  if (!file_.valid()) return;
+  struct flock mine = lock_of(slot_, 1, F_UNLCK);
+  (void)::fcntl(file_.get(), F_OFD_SETLK, &mine);
+  file_ = Fd();
 }
 
 bool SpaceFile::is_held(std::size_t slot) const {

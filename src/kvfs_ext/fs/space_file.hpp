@@ -37,6 +37,9 @@ class SpaceFile {
   // What does not hold together is an empty table that has not been counted.
   Status update(const std::function<void(SpaceTable&)>& change);
 
+  // Give the slot up: what it says belongs to nobody then.
+  void close();
+
  private:
   class Turn;
   Status join(bool& alone);

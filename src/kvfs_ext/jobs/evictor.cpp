@@ -66,9 +66,16 @@ void Evictor::run() {
 void Evictor::prune() {
   for (std::size_t begin = 0; !unpruned_.empty() && !stop_; ++begin) {
     if (begin >= kPrunedAtOnce && space_.excess_bytes() > 0) return;
-    layouts::prune(context_, unpruned_.back());
+    const std::string path = std::move(unpruned_.back());
     unpruned_.pop_back();
-    space_.pruned(1);
+    const std::string directory = path.substr(0, path.find_last_of('/'));
+    fs::Entry before;
+    fs::Entry after;
+    (void)fs::inspect(context_.directory.at(), directory, before);
+    layouts::prune(context_, path);
+    const bool gone =
+        fs::inspect(context_.directory.at(), directory, after).ok() && after.kind == fs::Kind::kAbsent;
+    space_.pruned(gone ? before.disk_bytes : 0);
   }
 }
 

@@ -17,6 +17,9 @@ constexpr std::int64_t kLeasesPerCapacity = 64;
 // Evicting begins and ends this far below the capacity, in parts of it.
 constexpr std::int64_t kMarginParts = 20;
 constexpr std::int64_t kMarginChunks = 64;
+constexpr std::int64_t kChunksToJoin = 4;
+
+bool says_full(const Status& status) { return status.code == ENOSPC || status.code == EDQUOT; }
 
 std::int64_t cost_of(std::size_t chunk_size_bytes) {
   const auto size = static_cast<std::int64_t>(chunk_size_bytes);
@@ -46,16 +49,21 @@ Status Space::open(const std::string& root, const fs::Modes& modes) {
 }
 
 Status Space::join() {
+  const Status status = enter();
+  joined_ = status.ok();
+  no_room_for_table_ = says_full(status);
+  return status;
+}
+
+Status Space::enter() {
   bool alone = false;
   if (const Status opened = file_.open(root_, alone); !opened.ok()) return opened;
-  const Status status = file_.update([&](fs::SpaceTable& table) {
+  return file_.update([&](fs::SpaceTable& table) {
     table.unowned += std::exchange(table.slots[table.mine], 0);
     if (alone) table.counted = false;
     counted_ = table.counted;
     total_ = table.total();
   });
-  joined_ = status.ok();
-  return status;
 }
 
 Status Space::look_at_room() {
@@ -121,6 +129,7 @@ void Space::stored() {
   const std::lock_guard lock(mutex_);
   reserved_ -= cost_;
   stored_ += cost_;
+  ++directories_;
 }
 
 void Space::cancelled() {
@@ -135,10 +144,22 @@ void Space::removed(std::size_t chunks) {
   stored_ -= static_cast<std::int64_t>(chunks) * (cost_ - kDirectoryBytes);
 }
 
-void Space::pruned(std::size_t directories) {
-  if (!enabled() || directories == 0) return;
+void Space::pruned(std::uint64_t freed_bytes) {
   const std::lock_guard lock(mutex_);
-  stored_ -= static_cast<std::int64_t>(directories) * kDirectoryBytes;
+  // Those of chunks from before the start were counted as what they take, which is nothing on some file
+  // systems.
+  if (directories_ == 0) {
+    stored_ -= signed_bytes(freed_bytes);
+  } else {
+    --directories_;
+    stored_ -= kDirectoryBytes;
+  }
+}
+
+void Space::close() {
+  file_.close();
+  // So that its file system can be unmounted.
+  root_.close();
 }
 
 bool Space::must_count() {
@@ -153,12 +174,13 @@ std::int64_t Space::stored_bytes() {
 
 void Space::set_counted(std::uint64_t bytes, std::int64_t stored_before) {
   const std::lock_guard lock(mutex_);
-  (void)file_.update([&](fs::SpaceTable& table) {
+  const Status counted = file_.update([&](fs::SpaceTable& table) {
     // What was stored meanwhile may have been seen or not: it counts twice rather than not at all.
     table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - stored_before);
     table.counted = counted_ = true;
     total_ = table.total();
   });
+  no_room_for_table_ = says_full(counted);
 }
 
 void Space::removed_unowned(std::uint64_t bytes) {
@@ -192,6 +214,8 @@ std::uint64_t Space::beyond(std::int64_t margins) const {
     const std::int64_t kept = signed_bytes(limits_.min_free_bytes) + claim_ - stored_;
     excess = std::max(excess, kept + margins * margin() / 2 - signed_bytes(room_.free_bytes));
   }
+  // Nothing can be counted before there is room for the file that says how much it is.
+  if (no_room_for_table_) excess = std::max(excess, kChunksToJoin * cost_);
   return excess > 0 ? static_cast<std::uint64_t>(excess) : 0;
 }
 

@@ -44,10 +44,11 @@ class Space {
   [[nodiscard]] bool reserve();
   void stored();
   void cancelled();
-  // So many chunks that were counted are gone, or so many of the directories that they lay in; where another
-  // chunk needs one, that counts for it.
+  // So many chunks that were counted are gone, or one of the directories that they lay in has been looked
+  // after; where another chunk needs it, that has paid for it.
   void removed(std::size_t chunks);
-  void pruned(std::size_t directories);
+  // `freed_bytes` is what the directory has taken, 0 if it is still there.
+  void pruned(std::uint64_t freed_bytes);
 
   // Whether all that lies below the root has still to be counted.
   [[nodiscard]] bool must_count();
@@ -66,10 +67,13 @@ class Space {
   [[nodiscard]] std::uint64_t chunk_cost_bytes() const { return static_cast<std::uint64_t>(cost_); }
   // Never waits.
   [[nodiscard]] SpaceStats stats() const;
+  // Leave, with everything ended that could store.
+  void close();
 
  private:
   // With the mutex held, or before any thread has this.
   Status join();
+  Status enter();
   Status look_at_room();
   [[nodiscard]] bool lease();
   [[nodiscard]] bool fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t more) const;
@@ -88,10 +92,13 @@ class Space {
   std::mutex mutex_;  // guards what follows
   // Whether this process has a slot. Where it could get none it stores nothing.
   bool joined_ = false;
-  std::int64_t stored_ = 0;    // by this process, less what it has removed
-  std::int64_t reserved_ = 0;  // being stored
-  std::int64_t claim_ = 0;     // what this process's slot says: at least both
-  fs::Room room_;              // as of the last look
+  // Nor could it, or what was counted, be written: the file system is full.
+  bool no_room_for_table_ = false;
+  std::int64_t stored_ = 0;       // by this process, less what it has removed
+  std::int64_t reserved_ = 0;     // being stored
+  std::int64_t directories_ = 0;  // stored with a directory each, less those given back
+  std::int64_t claim_ = 0;        // what this process's slot says: at least both
+  fs::Room room_;                 // as of the last look
   // The last lease was refused, so that the next would be, too, until refresh() sees room.
   bool denied_ = false;
 

@@ -76,7 +76,7 @@ def tests(session: nox.Session) -> None:
     sysdeps.ensure("compile", python)
     install(session, python, dependency_group("tests"))
     install_wheel(session, python, pure=False)
-    paths = ("tests/unit", "tests/ext", "tests/property", "tests/nox")
+    paths = ("tests/unit", "tests/ext", "tests/property", "tests/fuzz", "tests/nox")
     run_all(session, [(pytest(session, python, *paths), EXTENSION)])
 
 
@@ -158,6 +158,17 @@ def sanitize(session: nox.Session) -> None:
             session.log("%s", report)
     if found:
         session.error(f"the sanitizers made {len(found)} reports, see above")
+
+
+@nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Fuzz what kvfs reads from disk, with libFuzzer and atheris; `-- --seconds N`, `-- --help`."""
+    python = session_python(session)
+    for need in ("compile", "fuzz"):
+        sysdeps.ensure(need, python)
+    install(session, python, dependency_group("fuzz"))
+    install_wheel(session, python, pure=False)
+    session.run(python, "-m", "harness.fuzz", *session.posargs, env=EXTENSION)
 
 
 def dependency_group(name: str) -> "list[str]":

@@ -54,7 +54,7 @@ def test_every_kind_of_input_has_seeds_and_a_target() -> None:
     assert sum(sizes) < 200_000, "seeds are small"
 
 
-@pytest.mark.parametrize(("kind", "step"), [("config", 30), ("identity", 70), ("options", 2)])
+@pytest.mark.parametrize(("kind", "step"), [("config", 30), ("identity", 200), ("options", 1)])
 def test_nesting_up_to_what_python_allows_breaks_nothing(kind: str, step: int, tmp_path: Path) -> None:
     """A value just nested enough to be read raised RecursionError when a message was to quote it."""
     for name, (target_kind, target) in TARGETS.items():

@@ -37,7 +37,7 @@ SIZE_MAX_BYTES: Final = {
     "names": 600,
     "options": 2048,
     "seal": 600,
-    "snapshot": 9000,
+    "snapshot": 2048,
     "space": 8300,
 }
 

@@ -61,7 +61,7 @@ def test_nesting_up_to_what_python_allows_breaks_nothing(kind: str, step: int, t
         if target_kind != kind:
             continue
         (tmp_path / name).mkdir()
-        for depth in range(800, 1000, step):
+        for depth in range(880, 1000, step):
             nested = "[" * depth + "]" * depth
             target(_with_value(kind, nested), tmp_path / name)
 

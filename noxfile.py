@@ -58,7 +58,8 @@ def lint(session: nox.Session) -> None:
     """Check rules and format of Python, C++, workflows and the tree; `-- --fix` repairs what it can."""
     install(session, session_python(session), dependency_group("lint"))
     fix = "--fix" in session.posargs
-    sources = sorted(str(path) for path in Path("src").rglob("*.[ch]pp"))
+    rooms = (Path("src"), Path("tests/fuzz/native"))
+    sources = sorted(str(path) for room in rooms for path in room.rglob("*.[ch]pp"))
     workflows = sorted(str(path) for path in Path(".github/workflows").glob("*.yml"))
     checks = [
         ["ruff", "check", *session.posargs],
@@ -84,7 +85,7 @@ def tests(session: nox.Session) -> None:
     sysdeps.ensure("compile", python)
     install(session, python, dependency_group("tests"))
     install_wheel(session, python, pure=False)
-    paths = ("tests/unit", "tests/ext", "tests/property", "tests/nox")
+    paths = ("tests/unit", "tests/ext", "tests/property", "tests/fuzz", "tests/nox")
     run_all(session, [(pytest(session, python, *paths), EXTENSION)])
 
 
@@ -195,6 +196,17 @@ def faults(session: nox.Session) -> None:
         for (name, _, _), report in zip(runs, reports, strict=True):
             for line in fault_runs.read_tally(report).lines():
                 session.log("%s: %s", name, line)
+
+
+@nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Fuzz what kvfs reads from disk, with libFuzzer and atheris; `-- --seconds N`, `-- --help`."""
+    python = session_python(session)
+    for need in ("compile", "fuzz"):
+        sysdeps.ensure(need, python)
+    install(session, python, dependency_group("fuzz"))
+    install_wheel(session, python, pure=False)
+    session.run(python, "-m", "harness.fuzz", *session.posargs, env=EXTENSION)
 
 
 def dependency_group(name: str) -> "list[str]":

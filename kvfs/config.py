@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,6 +18,7 @@ IO_ENGINES: Final = ("auto", "uring", "psync")
 INDEX_MODES: Final = ("auto", "owner", "shared")
 CHECKSUMS: Final = ("auto", "require", "off")
 _MODE_MAX: Final = 0o777
+_SECONDS_MAX: Final = sys.float_info.max
 # Zeros in front, or Python's own mark.
 _OCTAL: Final = re.compile("(?:0o|0*)([0-7]{3})")
 
@@ -121,7 +122,8 @@ class TierConfig:
         seconds = getattr(self, name)
         if not isinstance(seconds, int | float) or isinstance(seconds, bool):
             raise TypeError(_wrong(name, "a number of seconds", seconds))
-        if not (math.isfinite(seconds) and seconds >= 0):
+        # Not math.isfinite(), which raises for integers that no float can hold.
+        if not 0 <= seconds <= _SECONDS_MAX:
             raise ValueError(_wrong(name, "a finite number of seconds from 0", seconds))
 
     def _check_mode(self, name: str, needed: int) -> None:
@@ -208,4 +210,7 @@ def _mode(name: str, value: object) -> int:
 
 
 def _wrong(name: str, expected: str, value: object) -> str:
-    return f"kvfs option {name!r} must be {expected}, got {value!r}"
+    try:
+        return f"kvfs option {name!r} must be {expected}, got {value!r}"
+    except RecursionError:
+        return f"kvfs option {name!r} must be {expected}, got a {type(value).__name__} nested too deeply"

@@ -20,6 +20,11 @@ CXX20_PROGRAM = """\
 #include <span>
 int main() { std::span<const int> none; return static_cast<int>(none.size()); }
 """
+FUZZ_PROGRAM = """\
+#include <cstddef>
+#include <cstdint>
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t*, std::size_t) { return 0; }
+"""
 PROBE_TIMEOUT_S = 60.0
 
 
@@ -50,6 +55,15 @@ def compiler_problem(_python: str) -> str:
         source.write_text(CXX20_PROGRAM)
         command = [*compiler, "-std=c++20", str(source), "-o", str(Path(scratch, "probe"))]
         return _failure(command, f"{compiler[0]} cannot compile C++20")
+
+
+def fuzzer_problem(_python: str) -> str:
+    """Say why clang cannot link a fuzz target; "" when it can. Tries one that does nothing."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch, "probe.cpp")
+        source.write_text(FUZZ_PROGRAM)
+        command = ["clang++", "-fsanitize=fuzzer,address,undefined", str(source)]
+        return _failure([*command, "-o", str(Path(scratch, "probe"))], "clang++ cannot link a fuzz target")
 
 
 def headers_problem(python: str) -> str:
@@ -148,8 +162,20 @@ PACKAGES = (
         need="faults",
         problem=partial(program_problem, "mkfs.btrfs"),
     ),
+    SystemPackage(
+        debian="clang",
+        why="compiles the fuzz targets of the C++ code",
+        need="fuzz",
+        problem=partial(program_problem, "clang++"),
+    ),
+    SystemPackage(
+        debian="libclang-rt-dev",
+        why="libFuzzer and the sanitizers that clang links to",
+        need="fuzz",
+        problem=fuzzer_problem,
+    ),
 )
-NEEDS = ("bootstrap", "compile", "vllm", "micro", "faults")
+NEEDS = ("bootstrap", "compile", "vllm", "micro", "faults", "fuzz")
 # What a session goes on without: it does less, and says what.
 OPTIONAL_NEEDS = ("micro", "faults")
 

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -22,6 +23,7 @@ constexpr const char* kName = "kvfs.space";
 constexpr char kMagic[] = "KVFSSPC1";
 // Locks of slots lie far behind the bytes.
 constexpr off_t kLockOffset = off_t{1} << 30;
+// All numbers of a table together are no more.
 constexpr std::int64_t kBytesMax = std::int64_t{1} << 60;
 constexpr auto kPatience = std::chrono::milliseconds(100);
 
@@ -42,13 +44,15 @@ struct flock lock_of(std::size_t first, std::size_t count, short type) {
   return lock;
 }
 
-bool in_range(std::int64_t bytes) { return bytes >= -kBytesMax && bytes <= kBytesMax; }
-
+// Whether the numbers can be added up, whoever wrote them.
 bool holds_together(const Image& image) {
   if (std::memcmp(image.magic, kMagic, sizeof image.magic) != 0 || image.counted > 1) return false;
-  if (image.unowned < 0 || !in_range(image.unowned)) return false;
+  if (image.unowned < 0 || image.unowned > kBytesMax) return false;
+  std::int64_t sum = image.unowned;
   for (const std::int64_t slot : image.slots) {
-    if (!in_range(slot)) return false;
+    if (slot < -kBytesMax || slot > kBytesMax) return false;
+    sum += std::abs(slot);
+    if (sum > kBytesMax) return false;
   }
   return true;
 }

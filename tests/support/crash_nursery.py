@@ -19,6 +19,8 @@ from typing import Final, Self
 import crash_workload
 from crash_workload import Memory, Spec
 
+from kvfs.fallback import crc32c
+
 _PR_SET_PDEATHSIG: Final = 1
 _WAIT_S: Final = 30.0
 _SPEC_BYTES_MAX: Final = 4096
@@ -126,6 +128,7 @@ def main() -> None:
     for module in ("kvfs_ext", "kvfs.fallback"):
         with contextlib.suppress(ImportError):
             __import__(module)
+    crc32c.prepare()
     with socket.socket(fileno=int(sys.argv[1])) as control:
         while True:
             request, fds, _, _ = socket.recv_fds(control, _SPEC_BYTES_MAX, 1)

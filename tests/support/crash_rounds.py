@@ -27,6 +27,7 @@ from crash_workload import (
     SCANNED,
     SHED,
     STORED,
+    WORKING,
     WRONG,
     Spec,
 )
@@ -184,6 +185,8 @@ class Crashes:
         """Let all work, kill one of them at an instant that is drawn, and check what lies there then."""
         victim = self._random.choice(self._live)
         when = self._random.choice(("start", "work", "work", "work", "close"))
+        if when != "start":
+            assert await_that(lambda: victim.memory[PHASE] >= WORKING), self._story(victim)
         if when == "close":
             self._watch(world, self._random.uniform(0, _WORK_BEFORE_CLOSE_S))
             victim.memory[COMMAND] = CLOSE

@@ -28,6 +28,7 @@ _GROUP: Final = bytes(4)
 _FIRSTS: Final = 8
 _LEAVES: Final = 24
 _DRAIN_S: Final = 0.002
+_SHED_PAUSE_S: Final = 0.001
 
 # Places in the shared memory, in numbers of 64 bits.
 COMMAND: Final = 0
@@ -251,6 +252,9 @@ class _Work:
                 self._memory.count_unexpected(done.kind, outcome)
                 self._memory.write_text(done.detail)
         self._free.append(row)
+        if errno.EAGAIN in done.outcomes:
+            # There is no room, which asking for more does not change.
+            time.sleep(_SHED_PAUSE_S)
 
     def _succeeded(self, kind: str, key: bytes, row: memoryview) -> None:
         if kind == "store":

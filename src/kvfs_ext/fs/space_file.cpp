@@ -116,6 +116,15 @@ Status SpaceFile::update(const std::function<void(SpaceTable&)>& change) {
   return write(table);
 }
 
+// By hand: a forked child has the same open file description and would keep the lock.
+void SpaceFile::close() {
+  const std::lock_guard lock(mutex_);
+  if (!file_.valid()) return;
+  struct flock mine = lock_of(slot_, 1, F_UNLCK);
+  (void)::fcntl(file_.get(), F_OFD_SETLK, &mine);
+  file_ = Fd();
+}
+
 bool SpaceFile::is_held(std::size_t slot) const {
   struct flock lock = lock_of(slot, 1, F_WRLCK);
   // What cannot be told may be. One's own locks do not show.

@@ -36,6 +36,9 @@ class SpaceFile {
   // What does not hold together is an empty table that has not been counted.
   Status update(const std::function<void(SpaceTable&)>& change);
 
+  // Let the slot go. update() fails from then on.
+  void close();
+
  private:
   class Turn;
   [[nodiscard]] bool is_held(std::size_t slot) const;

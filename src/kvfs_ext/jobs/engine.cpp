@@ -219,6 +219,7 @@ std::size_t Engine::close(std::optional<Clock::duration> patience) {
   // Its registered buffers pin the primary tier's pages.
   donor_ = fs::Ring();
   lookups_.close();
+  space_.close();
   context_->directory.close();
   return 0;
 }

@@ -73,15 +73,18 @@ void Evictor::prune() {
 }
 
 void Evictor::count() {
-  const std::int64_t stored_before = space_.stored_bytes();
+  const Space::CountBegun begun = space_.begin_count();
   std::uint64_t bytes = 0;
-  if (layouts::count_tree(space_.root(), stop_, bytes)) space_.set_counted(bytes, stored_before);
+  if (layouts::count_tree(space_.root(), stop_, bytes)) space_.set_counted(bytes, begun);
 }
 
 void Evictor::evict() {
   for (int round = 0; round < kRounds && !stop_; ++round) {
-    const std::uint64_t excess = space_.excess_bytes();
-    if (excess == 0) return;
+    // What pruning will give back makes no more chunks victims.
+    const std::uint64_t pending = unpruned_.size() * layouts::kLeafBytes;
+    const std::uint64_t beyond = space_.excess_bytes();
+    if (beyond <= pending) return;
+    const std::uint64_t excess = beyond - pending;
     std::uint64_t freed = evict_unused(excess);
     if (freed < excess) freed += evict_own(excess - freed);
     space_.refresh();
@@ -104,7 +107,7 @@ std::uint64_t Evictor::evict_unused(std::uint64_t bytes) {
     unused_.pop_back();
     Status status;
     if (layouts::remove_unused(space_.root(), chunk, status)) {
-      freed += chunk.disk_bytes;
+      freed += chunk.disk_bytes + layouts::kLeafBytes;
       ++chunks_;
     } else if (!status.ok()) {
       ++failures_;

@@ -50,6 +50,17 @@ Status Space::open(const std::string& root, const fs::Modes& modes) {
   return fs::room_of(root_, room_);
 }
 
+void Space::close() {
+  if (!enabled()) return;
+  const std::lock_guard lock(mutex_);
+  (void)file_.update([&](fs::SpaceTable& table) {
+    table.slots[table.mine] = 0;
+    table.unowned = std::max<std::int64_t>(0, table.unowned + stored_);
+    total_ = table.total();
+  });
+  file_.close();
+}
+
 std::int64_t Space::margin() const {
   return limits_.capacity_bytes > 0 ? signed_bytes(limits_.capacity_bytes) / kMarginParts
                                     : kMarginChunks * cost_;
@@ -132,16 +143,23 @@ bool Space::counted() {
   return counted_;
 }
 
-std::int64_t Space::stored_bytes() {
+Space::CountBegun Space::begin_count() {
   const std::lock_guard lock(mutex_);
-  return stored_;
+  CountBegun begun;
+  (void)file_.update([&](const fs::SpaceTable& table) { begun = {stored_, table.unowned}; });
+  return begun;
 }
 
-void Space::set_counted(std::uint64_t bytes, std::int64_t stored_before) {
+void Space::set_counted(std::uint64_t bytes, const CountBegun& begun) {
   const std::lock_guard lock(mutex_);
   (void)file_.update([&](fs::SpaceTable& table) {
-    // What was stored meanwhile may have been seen or not: it counts twice rather than not at all.
-    table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - stored_before);
+    // Somebody else has counted, and what was evicted since then is not in our count.
+    if (!table.counted) {
+      // What was stored meanwhile may have been seen or not: it counts twice rather than not at all. So does
+      // what those have stored who died meanwhile.
+      const std::int64_t orphaned = std::max<std::int64_t>(0, table.unowned - begun.unowned);
+      table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - begun.stored) + orphaned;
+    }
     table.counted = counted_ = true;
     total_ = table.total();
   });

@@ -34,6 +34,9 @@ class Space {
 
   // Join those who share `root`, made if it is missing. Blocks.
   Status open(const std::string& root, const fs::Modes& modes);
+  // Leave them: what was stored here belongs to nobody then, and what was leased goes back. Once nobody
+  // stores or removes any more.
+  void close();
   [[nodiscard]] bool enabled() const { return limits_.any(); }
   [[nodiscard]] const fs::Directory& root() const { return root_; }
   // To be called when there is something to evict, from any thread.
@@ -50,9 +53,13 @@ class Space {
 
   // Whether all that lies below the root has been counted.
   [[nodiscard]] bool counted();
-  // All of it was counted to be so much; `stored_before` is what stored_bytes() was when that began.
-  void set_counted(std::uint64_t bytes, std::int64_t stored_before);
-  [[nodiscard]] std::int64_t stored_bytes();
+  // What to remember while all of it is counted, and then how much it is.
+  struct CountBegun {
+    std::int64_t stored = 0;
+    std::int64_t unowned = 0;
+  };
+  [[nodiscard]] CountBegun begin_count();
+  void set_counted(std::uint64_t bytes, const CountBegun& begun);
   // Bytes that are gone and belonged to no process.
   void removed_unowned(std::uint64_t bytes);
 

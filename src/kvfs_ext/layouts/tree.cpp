@@ -27,9 +27,11 @@ class Counter {
  public:
   Counter(const std::atomic<bool>& stop, dev_t device) : stop_(stop), device_(device) {}
 
-  void visit(int at, const std::string& name, std::size_t depth) {
+  // `own_bytes` is what the directory itself takes, which has been counted.
+  void visit(int at, const std::string& name, std::size_t depth, std::uint64_t own_bytes) {
     Fd directory;
     std::vector<std::string> names;
+    std::uint64_t leaves_bytes = 0;
     if (stop_ || depth > kDepthMax || !opened_and_read(at, name, directory, names)) {
       whole_ = false;
       return;
@@ -39,8 +41,11 @@ class Counter {
       if (stop_ || !fs::inspect(directory.get(), each, entry).ok()) whole_ = false;
       if (entry.device != device_) continue;
       bytes_ += entry.disk_bytes;
-      if (entry.kind == fs::Kind::kDirectory) visit(directory.get(), each, depth + 1);
+      if (entry.kind == fs::Kind::kRegular && each.ends_with(".bin")) leaves_bytes += kLeafBytes;
+      if (entry.kind == fs::Kind::kDirectory) visit(directory.get(), each, depth + 1, entry.disk_bytes);
     }
+    // Evicting gives back so much for each chunk, also where one directory had several.
+    if (leaves_bytes > own_bytes) bytes_ += leaves_bytes - own_bytes;
   }
 
   [[nodiscard]] bool whole() const { return whole_; }
@@ -123,7 +128,7 @@ bool count_tree(const fs::Directory& root, const std::atomic<bool>& stop, std::u
   fs::Entry entry;
   if (!fs::inspect(root.at(), ".", entry).ok()) return false;
   Counter counter(stop, entry.device);
-  counter.visit(root.at(), ".", 0);
+  counter.visit(root.at(), ".", 0, entry.disk_bytes);
   bytes = counter.bytes() + entry.disk_bytes;
   return counter.whole();
 }

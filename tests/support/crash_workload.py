@@ -26,7 +26,7 @@ _ROWS_A_JOB: Final = ROWS // _JOBS_MAX
 _GROUP: Final = bytes(4)
 # First-level directories, and those below each: few, so that chunks share them and prunings meet stores.
 _FIRSTS: Final = 8
-_LEAVES: Final = 24
+_LEAVES: Final = 8
 _DRAIN_S: Final = 0.002
 _SHED_PAUSE_S: Final = 0.001
 

@@ -39,7 +39,7 @@ def _fill(base: Path, keys: list[bytes]) -> kvfs_ext.Engine:
 def _evict_a_fifth(base: Path) -> tuple[kvfs_ext.Engine, int]:
     """Start with a capacity that lacks room for a fifth of what is there; return the engine and its capacity."""
     found = physical(base)
-    capacity = (found.total_bytes + found.sharing_bytes) * 4 // 5
+    capacity = (found.total_bytes + found.promised_bytes) * 4 // 5
     engine = _start(base, capacity)
     # Beyond nine tenths nothing is evicted, and pruning comes last.
     assert await_that(lambda: engine.stats()["used_bytes"] <= capacity * 19 // 20)
@@ -72,6 +72,6 @@ def test_closed_engine_gives_back_its_lease_and_its_slot(tmp_path: Path) -> None
     assert set(said.slots) == {0}
     found = physical(tmp_path)
     engine = _start(tmp_path, 1 << 30)
-    assert engine.stats()["used_bytes"] == found.total_bytes
+    assert engine.stats()["used_bytes"] == found.total_bytes + found.promised_bytes
     engine.close()
     assert closed.stats()["inflight_jobs"] == 0

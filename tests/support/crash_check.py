@@ -37,13 +37,14 @@ class Physical:
         slack_bytes: The part that docs/capacity.md lets come on top: directories of the first level. And snapshots,
             which whoever closes writes past the promise; the next count has them.
         temporary_bytes: The part in temporaries.
-        sharing_bytes: 4 KiB for each chunk beside another one in its directory.
+        promised_bytes: What the promise has on top: for each chunk at least whole blocks of 4 KiB, and as much for its
+            directory, also where several share one.
     """
 
     total_bytes: int
     slack_bytes: int
     temporary_bytes: int
-    sharing_bytes: int
+    promised_bytes: int
 
     @property
     def bound_bytes(self) -> int:
@@ -62,10 +63,12 @@ def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
 def physical(root: Path, more_bytes: int = 0) -> Physical:
     """Add up the blocks of a tree in which nothing moves, its root too, and `more_bytes` that have no name."""
     total = root.stat().st_blocks * 512 + more_bytes
-    slack = temporaries = 0
+    slack = temporaries = promised = 0
+    directories: dict[str, int] = {}
     chunks: dict[str, int] = {}
     for entry in _entries(root):
-        size = entry.stat(follow_symlinks=False).st_blocks * 512
+        status = entry.stat(follow_symlinks=False)
+        size = status.st_blocks * 512
         total += size
         is_directory = entry.is_dir(follow_symlinks=False)
         if (is_directory and _FIRST_LEVEL.match(entry.name)) or entry.name.startswith("kvfs.index"):
@@ -74,8 +77,12 @@ def physical(root: Path, more_bytes: int = 0) -> Physical:
             temporaries += size
         elif entry.name.endswith(".bin"):
             parent = os.path.dirname(entry.path)  # noqa: PTH120 - thousands of times a second
-            chunks[parent] = chunks.get(parent, 0) + 1
-    return Physical(total, slack, temporaries, sum(count - 1 for count in chunks.values()) * _BLOCK_BYTES)
+            chunks[parent] = chunks.get(parent, 0) + _BLOCK_BYTES
+            promised += max(0, -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES - size)
+        elif is_directory:
+            directories[entry.path] = size
+    promised += sum(max(0, at_least - directories[path]) for path, at_least in chunks.items())
+    return Physical(total, slack, temporaries, promised)
 
 
 @dataclass(frozen=True)
@@ -183,8 +190,8 @@ def _check_room(engine: EngineLike, spec: Spec, shown: Path, before: Physical) -
     def agrees() -> bool:
         """Tell whether what is promised is what lies there, or a little more."""
         now = physical(shown)
-        more = engine.stats()["used_bytes"] - now.total_bytes
-        return 0 <= more <= before.temporary_bytes + before.sharing_bytes + leases
+        more = engine.stats()["used_bytes"] - now.total_bytes - now.promised_bytes
+        return 0 <= more <= before.temporary_bytes + leases
 
     assert await_that(agrees), (engine.stats(), physical(shown), before)
     said = promise(shown)

@@ -110,6 +110,7 @@ class Crashes:
         modules: The implementations that take part.
         io_engine: The extension's.
         seed: Of all that is drawn.
+        slowness: How many times as long as elsewhere processes live there.
     """
 
     nursery: Nursery
@@ -119,6 +120,7 @@ class Crashes:
     io_engine: str
     seed: int
     report: Report = field(default_factory=Report)
+    slowness: float = 1.0
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -190,7 +192,7 @@ class Crashes:
         if when == "close":
             self._watch(world, self._random.uniform(0, _WORK_BEFORE_CLOSE_S))
             victim.memory[COMMAND] = CLOSE
-        self._watch(world, self._random.uniform(0, _LIVES_S[when]))
+        self._watch(world, self._random.uniform(0, _LIVES_S[when] * self.slowness))
         self._check_alive(victim)
         ended = victim.memory[PHASE] == CLOSED and victim.await_end(0)
         victim.kill()

@@ -59,6 +59,7 @@ void Space::close() {
     total_ = table.total();
   });
   file_.close();
+  root_.close();
 }
 
 std::int64_t Space::margin() const {

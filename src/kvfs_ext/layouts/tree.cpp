@@ -17,10 +17,17 @@ namespace {
 
 // Deeper than any model's name; whoever nests directories on purpose must not exhaust the stack.
 constexpr std::size_t kDepthMax = 32;
+constexpr std::uint64_t kBlockBytes = 4096;
 
 bool opened_and_read(int at, const std::string& name, Fd& directory, std::vector<std::string>& names) {
   fs::Listing listing;
   return fs::open_directory(at, name.c_str(), directory).ok() && listing.read(directory, names).ok();
+}
+
+// Never less than evicting gives back, also where blocks are smaller.
+std::uint64_t chunk_bytes(const fs::Entry& entry) {
+  return std::max<std::uint64_t>(entry.disk_bytes,
+                                 (entry.size_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes);
 }
 
 class Counter {
@@ -40,11 +47,12 @@ class Counter {
       fs::Entry entry;
       if (stop_ || !fs::inspect(directory.get(), each, entry).ok()) whole_ = false;
       if (entry.device != device_) continue;
-      bytes_ += entry.disk_bytes;
-      if (entry.kind == fs::Kind::kRegular && each.ends_with(".bin")) leaves_bytes += kLeafBytes;
+      const bool is_chunk = entry.kind == fs::Kind::kRegular && each.ends_with(".bin");
+      bytes_ += is_chunk ? chunk_bytes(entry) : entry.disk_bytes;
+      if (is_chunk) leaves_bytes += kLeafBytes;
       if (entry.kind == fs::Kind::kDirectory) visit(directory.get(), each, depth + 1, entry.disk_bytes);
     }
-    // Evicting gives back so much for each chunk, also where one directory had several.
+    // Evicting gives back so much for each chunk, also where one directory has several, or takes less.
     if (leaves_bytes > own_bytes) bytes_ += leaves_bytes - own_bytes;
   }
 
@@ -103,7 +111,7 @@ class Finder {
         if (!is_chunk_path(first, leaf, name) || !fs::inspect(inner.get(), name, entry).ok() ||
             entry.kind != fs::Kind::kRegular)
           continue;
-        keep({entry.modified_ns, entry.disk_bytes, path + '/' + leaf + '/' + name});
+        keep({entry.modified_ns, chunk_bytes(entry), path + '/' + leaf + '/' + name});
       }
     }
   }

@@ -16,8 +16,8 @@ namespace kvfs::layouts {
 inline constexpr std::uint64_t kLeafBytes = 4096;
 
 // Bytes on disk of everything below `root`, itself included; links are not followed and other file systems
-// not entered. Chunks that share a directory count kLeafBytes each, as they do when they are stored and
-// evicted. False if something could not be read, or after `stop`. Blocks for long.
+// not entered. Chunks count as when they are stored and evicted, at least: whole blocks of 4 KiB, and
+// kLeafBytes each. False if something could not be read, or after `stop`. Blocks for long.
 bool count_tree(const fs::Directory& root, const std::atomic<bool>& stop, std::uint64_t& bytes);
 
 // A chunk of a namespace that no engine has open.

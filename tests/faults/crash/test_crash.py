@@ -56,7 +56,7 @@ def test_killed_processes_leave_no_temporary_where_files_have_names_from_the_sta
 ) -> None:
     modules = _EXTENSION or _FALLBACK
     kills = times(5)
-    crashes = Crashes(fuse_nursery, *fuse_place, modules, "auto", _SEED, report)
+    crashes = Crashes(fuse_nursery, *fuse_place, modules, "auto", _SEED, report, slowness=3.0)
     crashes.run(kills, children)
     assert report.kills == kills
     assert report.wrong == 0

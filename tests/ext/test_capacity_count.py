@@ -1,13 +1,14 @@
-"""What is counted at the start agrees with what evicting gives back, and closing gives back what was leased."""
+"""The count at the start agrees with what evicting gives back, and closing gives back what was leased."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import crash_check
-import kvfs_ext
 from crash_check import physical
 from polling import await_that
+
+import kvfs_ext
 
 CHUNK = 4096
 CHUNKS = 128
@@ -37,7 +38,7 @@ def _fill(base: Path, keys: list[bytes]) -> kvfs_ext.Engine:
 
 
 def _evict_a_fifth(base: Path) -> tuple[kvfs_ext.Engine, int]:
-    """Start with a capacity that lacks room for a fifth of what is there; return the engine and its capacity."""
+    """Start with room for four fifths of what is there; return the engine and its capacity."""
     found = physical(base)
     capacity = (found.total_bytes + found.promised_bytes) * 4 // 5
     engine = _start(base, capacity)
@@ -56,7 +57,7 @@ def test_chunks_of_one_directory_are_not_promised_less_than_they_take(tmp_path: 
 
 
 def test_no_more_chunks_are_evicted_than_it_takes(tmp_path: Path) -> None:
-    # Chunks were evicted for the bytes of directories that only waited to be removed: with small chunks twice as many.
+    # Chunks were evicted for the bytes of directories that waited to be removed: twice as many small ones.
     _fill(tmp_path, _keys(one_directory=False))
     engine, capacity = _evict_a_fifth(tmp_path)
     needed = (capacity * 5 // 4 - capacity * 9 // 10) // (CHUNK + 4096)

@@ -1,4 +1,4 @@
-"""What must hold on disk while processes are killed there: whole chunks, room within the promise, no orphans."""
+"""What must hold on disk while processes are killed there: whole chunks, within the promise, no orphans."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Physical:
 
     Attributes:
         total_bytes: All of it.
-        slack_bytes: The part that docs/capacity.md lets come on top: directories of the first level. And snapshots,
-            which whoever closes writes past the promise; the next count has them.
+        slack_bytes: The part that docs/capacity.md lets come on top: directories of the first level. And
+            snapshots, which whoever closes writes past the promise; the next count has them.
         temporary_bytes: The part in temporaries.
-        promised_bytes: What the promise has on top: for each chunk at least whole blocks of 4 KiB, and as much for its
-            directory, also where several share one.
+        promised_bytes: What the promise has on top: for each chunk at least whole blocks of 4 KiB, and
+            4 KiB for its directory, also where several share one.
     """
 
     total_bytes: int
@@ -61,7 +61,7 @@ def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def physical(root: Path, more_bytes: int = 0) -> Physical:
-    """Add up the blocks of a tree in which nothing moves, its root too, and `more_bytes` that have no name."""
+    """Add up the blocks of a tree in which nothing moves, with its root, and `more_bytes` without a name."""
     total = root.stat().st_blocks * 512 + more_bytes
     slack = temporaries = promised = 0
     directories: dict[str, int] = {}
@@ -112,8 +112,9 @@ def promise(root: Path) -> Promise | None:
 
 def temporaries(base: Path) -> dict[Path, int]:
     """Return each kvfs's temporary of a namespace, and the process that its name has."""
-    found = {}
-    for entry in _entries(base):
+    found: dict[Path, int] = {}
+    # Whoever was to make it was killed before.
+    for entry in _entries(base) if base.exists() else ():
         if match := _TEMPORARY.search(entry.name):
             found[Path(entry.path)] = int(match[1], 16)
     return found
@@ -126,7 +127,7 @@ def _expected(key: bytes, size_bytes: int) -> tuple[bytes, bytes]:
 
 
 def wrong_files(base: Path, spec: Spec) -> list[str]:
-    """Return a sentence on every published file of a namespace that is not exactly its key's chunk, with its seal."""
+    """Return a sentence on every published file that is not exactly its key's chunk, with its seal."""
     by_path = {path_of(key): key for key in map(key_of, range(spec.keys))}
     problems = []
     for entry in _entries(base):
@@ -147,7 +148,7 @@ def wrong_files(base: Path, spec: Spec) -> list[str]:
 
 
 def check_lone_start(spec: Spec, shown: Path) -> int:
-    """Start an engine where all others are dead, and check all that docs/lookup.md and docs/capacity.md say of it.
+    """Start an engine where all others are dead, and check what the contracts say of it.
 
     Args:
         spec: The namespace.

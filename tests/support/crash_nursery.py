@@ -73,9 +73,9 @@ class Child:
         """Return what its files without a name take on disk, which no walk finds; it stands still."""
         found: dict[int, int] = {}
         with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(f"/proc/{self.pid}/fd"):
+            for link in Path(f"/proc/{self.pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
-                    status = Path(f"/proc/{self.pid}/fd/{name}").stat()
+                    status = link.stat()
                     if status.st_nlink == 0 and status.st_dev == device:
                         found[status.st_ino] = status.st_blocks * 512
         return sum(found.values())
@@ -84,8 +84,8 @@ class Child:
         states = []
         # Threads and the process itself may end meanwhile.
         with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{self.pid}/task"):
-                text = Path(f"/proc/{self.pid}/task/{task}/stat").read_text(encoding="utf-8")
+            for task in Path(f"/proc/{self.pid}/task").iterdir():
+                text = (task / "stat").read_text(encoding="utf-8")
                 states.append(text.rpartition(")")[2].split()[0])
         return all(state in _STOPPED for state in states)
 

@@ -1,10 +1,11 @@
-"""Kill processes at random instants, and look at what they leave: the rounds of the crash test, and their report."""
+"""Kill processes at random instants, and look at what they leave: the crash test's rounds and report."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import random
+import shutil
 import time
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -35,8 +36,8 @@ from polling import await_that
 
 LONG_VARIABLE: Final = "KVFS_FAULTS_LONG"
 _LONG_TIMES: Final = 20
-# Sizes of chunks, one namespace after the other: small ones, one without whole blocks, and one that stores through
-# io_uring move.
+# Sizes of chunks, one namespace after the other: small ones, one without whole blocks, and one that io_uring
+# moves in stores, too.
 _CHUNK_SIZES_BYTES: Final = (4096, 16384, 5000, 294912)
 _CAPACITY_CHUNKS: Final = 64
 _KEYS: Final = 200
@@ -55,7 +56,9 @@ def times(kills: int) -> int:
 def has_capacity(module: str) -> bool:
     """Tell whether an implementation has a capacity, and reclaims temporaries; both are to have it."""
     start = importlib.import_module(module).Engine.__init__
-    return "capacity_bytes" in (start.__doc__ or "") or "capacity_bytes" in getattr(start, "__annotations__", {})
+    return "capacity_bytes" in (start.__doc__ or "") or "capacity_bytes" in getattr(
+        start, "__annotations__", {}
+    )
 
 
 @dataclass
@@ -145,11 +148,16 @@ class Crashes:
         end = self.report.kills + kills
         while self.report.kills < end:
             while len(self._live) < min(children, end - self.report.kills):
-                other = len(self._live) == 2 and self._random.random() < 0.5  # noqa: PLR2004 - the third
+                other = len(self._live) == 2 and self._random.random() < 0.5
                 self._start(self._spec(world, "other" if other else "space", size))
             self._kill_one(world)
-            if not self._live:
-                self._check_start(world, self._spec(world, "space", size))
+            # Otherwise somebody else starts there, who is killed, too.
+            done = self.report.kills >= end
+            if not self._live and (done or self._random.random() < 0.5):
+                spec = self._spec(world, "space", size)
+                self.report.reclaimed += crash_check.check_lone_start(spec, self.shown / world)
+                self.report.starts += 1
+        shutil.rmtree(self.place / world)
 
     def _spec(self, world: str, namespace: str, size: int) -> Spec:
         module = self._random.choice(self.modules)
@@ -168,10 +176,10 @@ class Crashes:
         )
 
     def _start(self, spec: Spec) -> None:
-        """Start a process beside those that live; sometimes wait for its scan and look for the dead's temporaries."""
+        """Start a process beside those that live; sometimes look what its scan has left of the dead."""
         self._live.append(self.nursery.fork(spec))
         child = self._live[-1]
-        if len(self._live) == 1 or self._random.random() < 0.5:  # noqa: PLR2004 - half
+        if len(self._live) == 1 or self._random.random() < 0.5:
             return
         assert await_that(lambda: child.memory[SCANNED] == 1 or child.memory[PHASE] == BROKEN), self._story(
             child
@@ -180,7 +188,9 @@ class Crashes:
         if spec.capacity_bytes is not None:
             self._stand_still()
             writers = crash_check.temporaries(self._shown(spec.base)).values()
-            assert set(writers) <= {each.pid for each in self._live}, "the scan has left a dead one's temporary"
+            assert set(writers) <= {each.pid for each in self._live}, (
+                "the scan has left a dead one's temporary"
+            )
             self._go_on()
 
     def _kill_one(self, world: str) -> None:
@@ -234,13 +244,6 @@ class Crashes:
             promised = found.bound_bytes / said.total_bytes
             self.report.worst_of_promise = max(self.report.worst_of_promise, promised)
             assert promised <= 1, f"{found} where {said.total_bytes} bytes are promised, {self}"
-
-    def _check_start(self, world: str, spec: Spec) -> None:
-        """Start alone where all are dead; each second time somebody else does, who is killed, too."""
-        if self._random.random() < 0.5:  # noqa: PLR2004 - half
-            return
-        self.report.reclaimed += crash_check.check_lone_start(spec, self.shown / world)
-        self.report.starts += 1
 
     def _check_alive(self, child: Child) -> None:
         memory = child.memory

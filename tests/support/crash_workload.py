@@ -1,7 +1,7 @@
-"""What a process does until it is killed: it stores, loads, looks up and evicts chunks whose content their keys fix.
+"""What a process does until it is killed: it stores, loads and evicts chunks whose content their keys fix.
 
-Runs in children of `crash_nursery`. What it has done it writes to shared memory as it goes, so that a SIGKILL loses
-nothing of it.
+Runs in children of `crash_nursery`. What it has done it writes to shared memory as it goes, so that a SIGKILL
+loses nothing of it.
 """
 
 from __future__ import annotations

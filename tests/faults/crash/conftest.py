@@ -1,4 +1,4 @@
-"""Where processes are killed: an ordinary directory, and a FUSE file system, where files have names from the start."""
+"""Where processes are killed: an ordinary directory, and a FUSE file system, which has no nameless files."""
 
 from __future__ import annotations
 

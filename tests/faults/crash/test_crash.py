@@ -1,4 +1,4 @@
-"""Processes that store, load and evict are killed at random instants: what they leave is whole, and in bounds.
+"""Processes that store, load and evict are killed at random instants: what they leave is whole.
 
 50 kills; KVFS_FAULTS_LONG=1 makes it 1,000.
 """

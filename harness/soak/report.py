@@ -84,6 +84,7 @@ def grid(seen: Seen) -> Grid:
         worst = max(sample.physical_bytes for sample in seen.samples)
         rows.append(["most on disk, of the capacity", f"{worst / seen.capacity_bytes:.1%}"])
         for text, name, divisor in (
+            ("on disk, first and last quarter, MiB", "physical_bytes", _MIB),
             ("memory, first and last quarter, MiB", "rss_bytes", _MIB),
             ("descriptors, first and last quarter", "descriptors", 1),
             ("threads, first and last quarter", "threads", 1),
@@ -138,7 +139,8 @@ def _draw_panel(
     if unit in _LOGARITHMIC:
         axes.set_yscale("log")
     else:
-        axes.set_ylim(bottom=0)
+        _, top = axes.get_ylim()
+        axes.set_ylim(0, 1.15 * top)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if len(lines) > 1:

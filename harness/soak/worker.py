@@ -25,7 +25,7 @@ _WAIT_S: Final = 0.002
 _LATENCIES_MAX: Final = 4000
 _SETTLE_TIMEOUT_S: Final = 60.0
 # Popular keys come more often: that is the power of a number from 0 to 1.
-_SKEW: Final = 2.0
+_SKEW: Final = 4.0
 # Of prompts of which a part is there.
 _LOADS_SHARE: Final = 0.5
 _STATS: Final = (

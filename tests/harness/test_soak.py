@@ -46,7 +46,7 @@ def good() -> Seen:
 def late(seen: Seen, **changes: int) -> None:
     """Change the second half of the samples."""
     half = len(seen.samples) // 2
-    changed = [dataclasses.replace(each, **changes) for each in seen.samples[half:]]  # type: ignore[arg-type]
+    changed = [dataclasses.replace(each, **changes) for each in seen.samples[half:]]
     seen.samples[half:] = changed
 
 

@@ -21,7 +21,15 @@ if sys.version_info < (3, 11):  # noqa: UP036  it is the user's interpreter that
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from harness.sessions import bootstrap, sanitizers, stamps, sysdeps, vllm_env, wheels  # noqa: E402  needs ROOT
+from harness.sessions import (  # noqa: E402  needs ROOT
+    bootstrap,
+    fault_runs,
+    sanitizers,
+    stamps,
+    sysdeps,
+    vllm_env,
+    wheels,
+)
 
 NOX_MINIMUM = "2025.5.1"
 if __name__ == "__main__":
@@ -172,6 +180,35 @@ def sanitize(session: nox.Session) -> None:
         session.error(f"the sanitizers made {len(found)} reports, see above")
 
 
+@nox.session(default=False)
+def faults(session: nox.Session) -> None:
+    """Test what full, slow, broken and lying disks do, calls that fail on request included; `-- --long`."""
+    python = session_python(session)
+    sysdeps.ensure("compile", python)
+    install(session, python, dependency_group("tests"))
+    install_wheel(session, python, pure=False, faults=True)
+    arguments = fault_runs.parse(session.posargs)
+    command = [python, "-m", "pytest", *arguments.paths, *arguments.rest]
+    runs: list[tuple[str, list[str], dict[str, str]]] = [("extension", [], EXTENSION)]
+    if arguments.concern_fallback:
+        runs.append(("fallback", [f"--ignore={fault_runs.INJECTED}"], DISABLED))
+    reports = [Path(python).parents[1] / f"faults-{name}.xml" for name, _, _ in runs]
+    for report in reports:
+        report.unlink(missing_ok=True)
+    try:
+        run_all(
+            session,
+            [
+                ([*command, *options, f"--junitxml={report}"], {**env, **arguments.environment})
+                for (_, options, env), report in zip(runs, reports, strict=True)
+            ],
+        )
+    finally:
+        for (name, _, _), report in zip(runs, reports, strict=True):
+            for line in fault_runs.read_tally(report).lines():
+                session.log("%s: %s", name, line)
+
+
 def dependency_group(name: str) -> "list[str]":
     """Return the requirements of a dependency group of pyproject.toml."""
     return list(nox.project.dependency_groups(PYPROJECT, name))
@@ -222,12 +259,14 @@ def install(session: nox.Session, python: str, requirements: "list[str]") -> Non
             stamp.write()
 
 
-def install_wheel(session: nox.Session, python: str, *, pure: bool, sanitize: str = "") -> None:
+def install_wheel(
+    session: nox.Session, python: str, *, pure: bool, sanitize: str = "", faults: bool = False
+) -> None:
     """Build this tree's wheel and install it into an environment, each unless it is done already."""
     program = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('purelib'))"
     printed = session.run(python, "-P", "-c", program, silent=True, external=True, log=False)
     version, site_packages = str(printed).strip().split(" ", 1)
-    build = wheels.WheelBuild(ROOT, version, pure, sanitize)
+    build = wheels.WheelBuild(ROOT, version, pure, sanitize, faults)
     if not build.stamp.is_current():
         shutil.rmtree(build.directory, ignore_errors=True)
         command = [python, "-m", "pip", *build.pip_arguments]

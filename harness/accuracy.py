@@ -25,11 +25,13 @@ class Questions:
         task: One of `TASKS`.
         sequence_tokens: Length of a document.
         documents: How many of them.
+        first: The number of the first.
     """
 
     task: str
     sequence_tokens: int
     documents: int
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,20 @@ class AccuracyResult:
 
     Attributes:
         scores: One a document, in the documents' order.
-        documents: A digest of the questions: equal ones can be compared document by document.
+        prompts: A digest of each question.
     """
 
     scores: Sequence[float]
-    documents: str
+    prompts: Sequence[str]
+
+    @property
+    def documents(self) -> str:
+        """A digest of the questions: equal ones can be compared document by document."""
+        return hashlib.sha256("\0".join(self.prompts).encode()).hexdigest()[:12]
+
+    def part(self, first: int, count: int) -> "AccuracyResult":
+        """Return the result of some of the documents."""
+        return AccuracyResult(self.scores[first : first + count], self.prompts[first : first + count])
 
 
 def parse_tasks(text: str) -> list[str]:
@@ -104,7 +115,7 @@ def run(
     """
     request = {
         **_documents(tokenizer, questions),
-        "documents": questions.documents,
+        "documents": list(range(questions.first, questions.first + questions.documents)),
         "samples_path": str(output),
         "model_args": {
             "model": model_name,
@@ -131,7 +142,7 @@ def parse(path: Path, sequence_tokens: int, documents: int) -> AccuracyResult:
         samples = [cast("dict[str, Any]", json.loads(line)) for line in lines]
         samples.sort(key=lambda sample: int(sample["doc_id"]))
         scores = [float(sample[str(sequence_tokens)]) for sample in samples]
-        digest = hashlib.sha256("\0".join(str(sample["prompt_hash"]) for sample in samples).encode())
+        prompts = [str(sample["prompt_hash"]) for sample in samples]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OutputShapeError(
             f"{path} does not hold samples of lm-eval 0.4.13 with scores for {sequence_tokens} tokens "
@@ -143,7 +154,7 @@ def parse(path: Path, sequence_tokens: int, documents: int) -> AccuracyResult:
             f"{path}: expected {documents} scores from 0 on, got {len(scores)}: {scores}; "
             "not all documents were asked"
         )
-    return AccuracyResult(scores=scores, documents=digest.hexdigest()[:12])
+    return AccuracyResult(scores, prompts)
 
 
 def _documents(tokenizer: Path, questions: Questions) -> dict[str, object]:

@@ -16,7 +16,7 @@ from harness import accuracy, completions, environment, load, model, storage, vl
 from harness.arms import TARGET, TOKENS_PER_CHUNK
 from harness.errors import HarnessError
 from harness.phases import Phases, Subject, Tools
-from harness.plan import COLD, HOST, WARM, Block, Plan, Step
+from harness.plan import COLD, DAMAGED, HOST, WARM, Block, Plan, Step
 from harness.progress import Progress
 from harness.records import RecordLog
 from harness.server import MODEL_NAME, Server, vllm_spec
@@ -95,7 +95,7 @@ class Bench:
                     server.wait_until_up()
             phases = {
                 block.name: Phases(
-                    self._subject(block, *running[block.name]),
+                    self._subject(block, setting.root_dir(block), *running[block.name]),
                     self._options.plan,
                     setting.tools,
                     self._log,
@@ -135,7 +135,7 @@ class Bench:
         )
         return stack.enter_context(Server(spec)), page_cache
 
-    def _subject(self, block: Block, server: Server, page_cache: str) -> Subject:
+    def _subject(self, block: Block, root_dir: Path, server: Server, page_cache: str) -> Subject:
         return Subject(
             arm=block.arm.name,
             n_threads=block.n_threads,
@@ -145,6 +145,7 @@ class Bench:
             model_name=MODEL_NAME,
             has_metrics=True,
             storage_read_bytes=server.storage_read_bytes,
+            root_dir=root_dir,
             env={
                 **self._machine,
                 **self._options.plan.describe(),
@@ -175,6 +176,8 @@ def _measure(phases: Phases, step: Step) -> None:
         phases.warm_up()
     elif step.asked is None:
         phases.load(step.phase, step.streams)
+    elif step.phase == DAMAGED:
+        phases.control(step.asked)
     else:
         phases.accuracy(step.phase, step.asked)
 
@@ -202,6 +205,7 @@ def run_target(options: Options, base_url: str, console: Console, log: RecordLog
         model_name=completions.served_model(base_url),
         has_metrics=has_metrics,
         storage_read_bytes=None,
+        root_dir=None,
         env={
             **environment.machine(options.work_dir),
             **plan_.describe(),

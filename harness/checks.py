@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from harness import paired
 from harness.arms import ARMS, BASELINE, STOCK, TARGET
 from harness.load import TASK as LOAD
-from harness.plan import COLD, HOST, WARM
+from harness.plan import COLD, DAMAGED, HOST, WARM
 from harness.records import Record
 
 
@@ -74,6 +74,7 @@ def evaluate(records: Sequence[Record]) -> list[Check]:
             *_faster(table, where, case),
             *_accurate(table, where, case),
             *_waits_less(table, where, case, offloading),
+            *_controlled(table, arm, where, case),
         ]
     if not offloading:
         checks += _baseline_measured(table)
@@ -178,6 +179,34 @@ def _accurate(table: Table, where: str, case: Mapping[str, object]) -> Iterator[
             problems.append("all tasks together: worse than chance explains")
         if tasks:
             yield Check(name, not problems, "; ".join([*problems, *sentences]))
+
+
+def _controlled(table: Table, arm: str, where: str, case: Mapping[str, object]) -> Iterator[Check]:
+    """Damaged chunks must make the stock tier's answers wrong, or nothing is controlled; kvfs's never."""
+    if not table.select("control_accuracy"):
+        return
+    cold = _first(table.select("control_accuracy", phase=COLD, **case))
+    damaged = _first(table.select("control_accuracy", phase=DAMAGED, **case))
+    verifies = bool(ARMS[arm].engine)
+    name = f"{where}: " + (
+        "damaged chunks are found, and change no answer"
+        if verifies
+        else "damaged chunks make answers wrong (the control)"
+    )
+    if cold is None or damaged is None or len(cold.values) != len(damaged.values):
+        yield Check(name, False, "no answers from damaged chunks to compare")
+        return
+    comparison = paired.compare(cold.values, damaged.values)
+    found = sum(table.values("control_damaged_chunks", phase=DAMAGED, **case))
+    files = sum(table.values("control_damaged_files", phase=DAMAGED, **case))
+    served = sum(table.values("control_tier_hit_tokens", phase=DAMAGED, **case))
+    if verifies:
+        passed = comparison.worse + comparison.better == 0 and found > 0
+        detail = f"{comparison.sentence()}; {found:.0f} chunks found damaged, of {files:.0f} files"
+    else:
+        passed = not comparison.holds and served > 0
+        detail = f"{comparison.sentence()}; {served:.0f} tokens served from {files:.0f} damaged files"
+    yield Check(name, passed, detail)
 
 
 def _waits_less(

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from harness import accuracy, completions, load, vllm_metrics
-from harness.accuracy import Questions
+from harness.accuracy import AccuracyResult, Questions
 from harness.arms import TOKENS_PER_CHUNK
-from harness.plan import Plan
+from harness.damage import damage_chunks
+from harness.plan import DAMAGED, Plan
 from harness.progress import Progress
 from harness.records import Env, RecordLog, Scalar, measured
 from harness.tools import Tool
@@ -48,6 +49,7 @@ class Subject:
         base_url: Where it answers.
         model_name: What it calls its model.
         has_metrics: Whether it has vLLM's metrics; another server has times alone.
+        root_dir: Of its disk tier; None where that is unknown.
         storage_read_bytes: Tells what its processes have read from storage; None where that is unknown.
         env: What its records say about machine, software and run.
     """
@@ -60,6 +62,7 @@ class Subject:
     model_name: str
     has_metrics: bool
     storage_read_bytes: Callable[[], int] | None
+    root_dir: Path | None
     env: Env
 
 
@@ -142,15 +145,56 @@ class Phases:
                     output,
                 )
             )
-        case: dict[str, Scalar] = {
+        answers = result.part(0, self._documents_of(asked.task))
+        case = self._accuracy_case(phase, asked.task, answers)
+        self._record(case, "accuracy", answers.scores)
+        self._record_traffic(case, traffic, read_bytes)
+        control = result.part(len(answers.scores), self._plan.control)
+        if control.scores:
+            self._record_control(phase, asked, control)
+
+    def control(self, asked: Questions) -> None:
+        """Damage all chunks on disk and ask documents of which host memory has none."""
+        subject, lm_eval = self._subject, self._tools.lm_eval
+        assert lm_eval is not None
+        assert subject.root_dir is not None
+        output = self._tools.raw_dir / f"{subject.name}-{DAMAGED}-{asked.task}.lm-eval.jsonl"
+        with self._progress.step(f"{subject.title}: {DAMAGED}, {asked.task}"):
+            damaged = damage_chunks(subject.root_dir)
+            result, traffic, _ = self._observe(
+                lambda: accuracy.run(
+                    lm_eval,
+                    subject.base_url,
+                    subject.model_name,
+                    self._tools.tokenizer,
+                    asked,
+                    output,
+                )
+            )
+        case = self._record_control(DAMAGED, asked, result)
+        self._record(case, "control_damaged_files", [damaged])
+        if traffic is not None:
+            self._record(case, "control_tier_hit_tokens", [traffic.tier_hit_tokens])
+            self._record(case, "control_failed_jobs", [traffic.failed_jobs])
+            if traffic.damaged_chunks is not None:
+                self._record(case, "control_damaged_chunks", [traffic.damaged_chunks])
+
+    def _documents_of(self, task: str) -> int:
+        return next(asked.documents for asked in self._plan.questions if asked.task == task)
+
+    def _record_control(self, phase: str, asked: Questions, result: AccuracyResult) -> dict[str, Scalar]:
+        case = self._accuracy_case(phase, f"{asked.task}, control", result)
+        self._record(case, "control_accuracy", result.scores)
+        return case
+
+    def _accuracy_case(self, phase: str, task: str, result: AccuracyResult) -> dict[str, Scalar]:
+        return {
             "phase": phase,
             "streams": accuracy.CONCURRENCY,
-            "threads": subject.n_threads,
-            "task": asked.task,
+            "threads": self._subject.n_threads,
+            "task": task,
             "inputs": result.documents,
         }
-        self._record(case, "accuracy", result.scores)
-        self._record_traffic(case, traffic, read_bytes)
 
     def _observe(self, measure: Callable[[], Result]) -> tuple[Result, Traffic | None, int | None]:
         """Measure, and say what vLLM's counters and the kernel's saw meanwhile."""

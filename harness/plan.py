@@ -13,6 +13,8 @@ from harness.load import Workload
 COLD: Final = "cold"
 HOST: Final = "host"
 WARM: Final = "warm"
+# The control: what a server that is warm answers from files that were damaged under it.
+DAMAGED: Final = "damaged"
 
 # Benchmarks of such tiers use prefixes of 10,000 tokens, 5 turns and 200 prefixes; this is that, scaled down
 # to what a model computes on two CPU cores. A conversation ends before its next whole chunk, so that later
@@ -24,6 +26,8 @@ _QUICK_LOAD: Final = dataclasses.replace(_DEFAULT_LOAD, prefix_tokens=384, conve
 _DEFAULT_QUESTIONS: Final = (Questions("niah_single_1", 1024, 4), Questions("ruler_vt", 1024, 4))
 # One task: each call of lm-eval takes some seconds beside its documents, and ruler_vt cannot make short ones.
 _QUICK_QUESTIONS: Final = (Questions("niah_single_1", 512, 2),)
+# All of them damaged, so that few tell.
+_CONTROL_DOCUMENTS: Final = 2
 # With it, and one and four streams, the first ten conversations each draw a prefix that no other one has.
 DEFAULT_SEED: Final = 919
 _SEED_DISTANCE: Final = 1000
@@ -104,6 +108,8 @@ class Plan:
         threads: Thread counts of the disk tier; each is a case with servers and directories of its own.
         workload: What each load phase asks.
         questions: What lm-eval asks.
+        control: How many more documents of the first task are asked cold, and again when their chunks
+            were damaged on disk.
         seed: Decides the prompts.
         servers_at_once: How many arms run side by side, their phases alternating.
         repeats_baseline: Whether the baseline runs again at the end, to show how far the machine drifted.
@@ -114,6 +120,7 @@ class Plan:
     threads: tuple[int, ...]
     workload: Workload
     questions: tuple[Questions, ...]
+    control: int
     seed: int
     servers_at_once: int
     repeats_baseline: bool
@@ -171,7 +178,8 @@ class Plan:
     def disk_bytes(self, chunk_size_bytes: int) -> int:
         """Return what the run writes at most at a time: the directories of one thread count."""
         chunks = self.load_chunks() + sum(
-            asked.documents * math.ceil(asked.sequence_tokens / TOKENS_PER_CHUNK) for asked in self.questions
+            (asked.documents + self.control) * math.ceil(asked.sequence_tokens / TOKENS_PER_CHUNK)
+            for asked in self.questions
         )
         directories = sum(arm.offloads for arm in self.arms)
         return math.ceil(directories * chunks * chunk_size_bytes * _MARGIN)
@@ -200,7 +208,7 @@ class Plan:
             elif step.asked is None:
                 yield self.load_seconds(step.phase, offloads=offloads)
             else:
-                yield self.accuracy_seconds(step.asked, step.block.stage)
+                yield self.accuracy_seconds(step.asked, COLD if step.phase == DAMAGED else step.block.stage)
         yield _SECONDS_STOP
 
     def steps(self, group: Sequence[Block]) -> Iterator["Step"]:
@@ -212,8 +220,16 @@ class Plan:
             for streams in self.streams:
                 yield from (Step(block, phase, streams) for block in order if phase in block.load_phases)
                 order.reverse()
-        for asked in self.questions:
-            yield from (Step(block, block.stage, asked=asked) for block in order)
+        for number, asked in enumerate(self.questions):
+            control = self.control if number == 0 else 0
+            cold = dataclasses.replace(asked, documents=asked.documents + control)
+            for block in order:
+                is_cold = block.stage == COLD and block.arm.offloads
+                yield Step(block, block.stage, asked=cold if is_cold else asked)
+        if self.questions and self.control:
+            asked = self.questions[0]
+            damaged = dataclasses.replace(asked, first=asked.documents, documents=self.control)
+            yield from (Step(block, DAMAGED, asked=damaged) for block in order if block.stage == WARM)
 
     def describe(self) -> dict[str, object]:
         """Return what a record's `env` says about the run."""
@@ -264,6 +280,7 @@ def make(  # noqa: PLR0913 - all but two have defaults
         threads=tuple(threads) or ((4,) if quick else (4, 16)),
         workload=workload,
         questions=tuple(questions),
+        control=_CONTROL_DOCUMENTS,
         seed=seed,
         servers_at_once=servers_at_once,
         repeats_baseline=not quick,

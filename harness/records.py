@@ -32,6 +32,12 @@ UNITS: Final[Mapping[str, tuple[str, str]]] = {
     "tier_retried_lookups": ("lookups", LOWER),
     "engine_steps": ("steps", LOWER),
     "shared_prefixes": ("prompts", LOWER),
+    # Of chunks that were damaged on disk on purpose.
+    "control_accuracy": ("score", HIGHER),
+    "control_damaged_files": ("files", HIGHER),
+    "control_damaged_chunks": ("chunks", HIGHER),
+    "control_tier_hit_tokens": ("tokens", LOWER),
+    "control_failed_jobs": ("jobs", LOWER),
 }
 
 

@@ -13,7 +13,7 @@ from harness import checks, paired
 from harness.arms import ARMS, BASELINE, TARGET
 from harness.checks import Check
 from harness.load import TASK as LOAD
-from harness.plan import COLD, HOST, WARM
+from harness.plan import COLD, DAMAGED, HOST, WARM
 from harness.records import Record
 
 FILE_NAME: Final = "report.md"
@@ -137,10 +137,36 @@ def accuracy(records: Sequence[Record]) -> Grid:
     return Grid("Accuracy", columns, rows, 3)
 
 
+def control(records: Sequence[Record]) -> Grid:
+    """Return what became of answers whose chunks were damaged on disk."""
+    table = checks.Table(records)
+    found = table.select("control_accuracy")
+    rows = []
+    for arm, threads in _ordered({(record.arm, record.case.get("threads")) for record in found}):
+        case: dict[str, object] = {"arm": arm, "threads": threads}
+        cold, damaged = (table.values("control_accuracy", phase=phase, **case) for phase in (COLD, DAMAGED))
+        counts = (
+            table.values(f"control_{name}", phase=DAMAGED, **case)
+            for name in ("damaged_files", "damaged_chunks", "tier_hit_tokens")
+        )
+        rows.append(
+            [
+                arm,
+                str(threads),
+                str(len(damaged)),
+                _number(_mean(cold), 3),
+                _number(_mean(damaged), 3),
+                *(_number(_mean(count), 0) for count in counts),
+            ]
+        )
+    columns = ("arm", "threads", "documents", "cold", "damaged", "files damaged", "found", "tokens from disk")
+    return Grid("Accuracy after all chunks were damaged on disk", columns, rows, 2)
+
+
 def print_result(console: Console, records: Sequence[Record], found: Sequence[Check]) -> None:
     """Draw the tables and the checks."""
     console.print()
-    for grid in (speed(records), accuracy(records)):
+    for grid in (speed(records), accuracy(records), control(records)):
         if grid.rows:
             grid.print(console)
     for check in found:
@@ -168,7 +194,7 @@ def markdown(records: Sequence[Record], found: Sequence[Check]) -> str:
         found: The checks that were decided from them.
     """
     parts = ["# kvfs benchmark", conclusion(found), "## Results"]
-    for grid in (speed(records), accuracy(records), sources(records)):
+    for grid in (speed(records), accuracy(records), control(records), sources(records)):
         if grid.rows:
             parts += [f"### {grid.title}", grid.markdown()]
     if found:

@@ -86,7 +86,11 @@ def load_lm_eval() -> Tool:
         # What `simple_evaluate` does beside this is mostly to describe the machine: 14 s each time.
         model = get_model("local-completions").create_from_arg_obj(dict(request["model_args"]), {})
         results = evaluate(
-            lm=model, task_dict=loaded, limit=request["documents"], bootstrap_iters=0, log_samples=True
+            lm=model,
+            task_dict=loaded,
+            samples={request["task"]: request["documents"]},
+            bootstrap_iters=0,
+            log_samples=True,
         )
         with Path(request["samples_path"]).open("w", encoding="utf-8") as file:
             samples = cast("dict[str, Any]", results)["samples"][request["task"]]

@@ -28,6 +28,8 @@ _RETRIED_LOOKUPS: Final = "vllm:kv_offload_tiering_lookup_async_delay_seconds"
 # vLLM's own count of steps, iteration_tokens_total, leaves out those that compute nothing: those of waiting.
 _ASKED: Final = "vllm:kv_offload_lookup_sync_delay_seconds"
 _ANSWERED: Final = "vllm:time_to_first_token_seconds"
+# kvfs's own, under the name that vllm#57912 proposes.
+_DAMAGED: Final = "vllm:kv_offload_tiering_checksum_failures"
 # Gauges that are zero when nothing is under way.
 _BUSY: Final = (
     "vllm:num_requests_running",
@@ -88,6 +90,7 @@ class Traffic:
             or MISS; None where the server does not count them.
         engine_steps: In how many steps the scheduler asked for a request's chunks until it had them, the mean
             over the requests; None where the server does not count that, or answered nothing.
+        damaged_chunks: Chunks that the tier found damaged; None where it does not look.
     """
 
     computed_tokens: int
@@ -98,6 +101,7 @@ class Traffic:
     failed_jobs: int
     retried_lookups: int | None
     engine_steps: float | None
+    damaged_chunks: int | None
 
 
 def parse(text: str) -> Snapshot:
@@ -175,6 +179,7 @@ def traffic(before: Snapshot, after: Snapshot, tokens_per_chunk: int) -> Traffic
         failed_jobs=sum(tier_grown(name) for name in _FAILURES),
         retried_lookups=tier_grown(f"{_RETRIED_LOOKUPS}_count") if counts_retries else None,
         engine_steps=grown(f"{_ASKED}_count") / answered if counts_steps and answered else None,
+        damaged_chunks=grown(f"{_DAMAGED}_total") if after.has(f"{_DAMAGED}_total") else None,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvfs.permissions import DIR_MODE, FILE_MODE
+from kvfs.sizes import BYTES_MAX, parse_size
 
 N_THREADS_MAX: Final = 1024
 IO_ENGINES: Final = ("auto", "uring", "psync")
@@ -29,7 +30,8 @@ class TierConfig:
         root_dir: Directory that holds the namespaces; made if it is missing.
         n_read_threads: Threads of the engine, together with `n_write_threads`; each does what is most urgent.
         n_write_threads: More threads; three in four of all may store at once.
-        enable_kv_events: Emit a stored event for each store job that succeeds.
+        enable_kv_events: Emit a stored event for each store job that succeeds, and removed events for what
+            is evicted.
         locality: Where the directory lies as seen from vLLM, a name of its `Locality`, or None.
         use_o_direct: Try to bypass the page cache.
         io_engine: How chunks are loaded: "uring" (io_uring), "psync" (plain reads), or "auto", which asks a
@@ -48,6 +50,10 @@ class TierConfig:
             proposed `checksum_blocks`: true is "auto", false is "off".
         file_mode: Mode of new files. In a configuration a string of octal digits.
         dir_mode: Mode of new directories, written in the same way.
+        capacity_bytes: What all files below `root_dir` may take on disk; chunks are evicted before it is
+            reached. None is no limit. In a configuration also text such as "200GiB", and `max_bytes`,
+            vLLM's proposed name of it.
+        min_free_bytes: What is to be left free on that file system, written in the same way; or None.
 
     Raises:
         TypeError: An option of the wrong type.
@@ -69,15 +75,20 @@ class TierConfig:
     checksum: str = "auto"
     file_mode: int = FILE_MODE
     dir_mode: int = DIR_MODE
+    capacity_bytes: int | None = None
+    min_free_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Check each option."""
         self._check_root_dir()
         for name in ("n_read_threads", "n_write_threads"):
             self._check_number(name, "an integer", N_THREADS_MAX)
-        for name in ("max_inflight_read_bytes", "max_inflight_write_bytes", "max_queued_store_bytes"):
-            if getattr(self, name) is not None or name != "max_queued_store_bytes":
-                self._check_number(name, "a number of bytes")
+        for name in ("max_inflight_read_bytes", "max_inflight_write_bytes"):
+            self._check_number(name, "a number of bytes")
+        for name in ("max_queued_store_bytes", "capacity_bytes", "min_free_bytes"):
+            if getattr(self, name) is not None:
+                most = None if name == "max_queued_store_bytes" else BYTES_MAX
+                self._check_number(name, "a number of bytes", most)
         for name in ("enable_kv_events", "use_o_direct"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(_wrong(name, "true or false", getattr(self, name)))
@@ -129,7 +140,7 @@ class TierConfig:
             TypeError: An option of the wrong type.
             ValueError: An unknown option, a missing `root_dir`, or a wrong value.
         """
-        known = [*(field.name for field in dataclasses.fields(cls)), "checksum_blocks"]
+        known = [*(field.name for field in dataclasses.fields(cls)), "checksum_blocks", "max_bytes"]
         for name in options:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
@@ -141,6 +152,7 @@ class TierConfig:
         _resolve_checksum(given)
         for name in {"file_mode", "dir_mode"} & given.keys():
             given[name] = _mode(name, given[name])
+        _resolve_limits(given)
         return cls(**given)  # type: ignore[arg-type]  # __post_init__ checks each type
 
 
@@ -157,6 +169,29 @@ def _resolve_checksum(options: dict[str, object]) -> None:
             f"kvfs option 'checksum_blocks' is {str(blocks).lower()} but 'checksum' is {checksum!r}; leave "
             "one of them out"
         )
+
+
+def _resolve_limits(options: dict[str, object]) -> None:
+    """Turn what limits the room into bytes, vLLM's name for the capacity included."""
+    for name in ("capacity_bytes", "max_bytes", "min_free_bytes"):
+        if options.get(name) is not None:
+            options[name] = _size(name, options[name])
+    if "max_bytes" not in options:
+        return
+    max_bytes = options.pop("max_bytes")
+    capacity_bytes = options.setdefault("capacity_bytes", max_bytes)
+    if capacity_bytes != max_bytes:
+        raise ValueError(
+            f"kvfs option 'max_bytes' is {max_bytes} but 'capacity_bytes' is {capacity_bytes}; leave one of "
+            "them out"
+        )
+
+
+def _size(name: str, value: object) -> int:
+    try:
+        return parse_size(value)  # type: ignore[arg-type]  # it checks the type
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"kvfs option {name!r} {error}") from None
 
 
 def _mode(name: str, value: object) -> int:

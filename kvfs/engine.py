@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Self
 
-from kvfs import backend, filesystems, identity, permissions
+from kvfs import backend, filesystems, identity
 from kvfs.config import TierConfig
-from kvfs.jobs import SHED, CompletionLike
+from kvfs.jobs import CompletionLike
+from kvfs.notices import Notices, warn_of_the_place
 from kvfs.paths import Namespace
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class ChunkEngine:
         Raises:
             OSError: The namespace cannot be read or written, there is no room for the threads, it is in use
                 (EBUSY, with `index_mode` "owner"), or no place for checksums (ENOTSUP, "require").
-            ValueError: The buffer has another shape, or the namespace belongs to another configuration or
-                holds other chunks.
+            ValueError: The buffer has another shape, the capacity is less than four chunks, or the namespace
+                belongs to another configuration or holds other chunks.
         """
         with memoryview(buffer) as view:
             queued = config.max_queued_store_bytes or max(1, view.nbytes // 2)
@@ -52,9 +53,6 @@ class ChunkEngine:
         # What is no primary tier the engine refuses below; nothing is recorded of it.
         record = identity.settle(namespace, chunk_size_bytes, config.file_mode) if chunk_size_bytes else {}
         self.namespace = namespace
-        self._max_queued_store_bytes = queued
-        self._warned_direct = False
-        self._warned_shed = False
         index_mode = config.index_mode
         if index_mode == "auto" and not filesystems.is_local(namespace.base_path):
             index_mode = "shared"
@@ -74,6 +72,10 @@ class ChunkEngine:
                 config.checksum,
                 config.file_mode,
                 config.dir_mode,
+                config.capacity_bytes,
+                config.min_free_bytes,
+                # One limit for all namespaces, also of other models and ranks.
+                namespace.root_dir,
             )
         except OSError as error:
             if error.errno != errno.EBUSY or index_mode != "owner":
@@ -86,9 +88,8 @@ class ChunkEngine:
         # No wrapper: vLLM asks key by key on its scheduler's thread.
         self.ask: Callable[[bytes, float], int] = self._native.ask
         """`MISS`, `HIT` or `RETRY` for a key, from memory; see `kvfs.jobs.EngineLike.ask`."""
-        stats = self._native.stats()
-        self._alone = bool(stats["owner"])
-        _warn_of_the_place(namespace, config, sealed=bool(stats["seals"]))
+        self._notices = Notices(namespace, config, queued, self._native.stats)
+        warn_of_the_place(namespace, config, sealed=bool(self._native.stats()["seals"]))
         _logger.info(
             "kvfs serves %s, chunks of %d bytes, weights %s, through %s (%s) with %d threads, %s",
             namespace.base_path,
@@ -97,7 +98,7 @@ class ChunkEngine:
             self._native.io_engine,
             self._native.io_engine_reason,
             config.n_read_threads + config.n_write_threads,
-            "as its only writer" if self._alone else "beside other writers",
+            "as its only writer" if self._notices.alone else "beside other writers",
         )
 
     def submit_store(self, job_id: int, keys: Collection[bytes], chunk_ids: Sequence[int]) -> None:
@@ -134,21 +135,15 @@ class ChunkEngine:
         """Note that keys were used now, where they are present; errors as in `submit_store`."""
         self._native.touch(*_packed(keys))
 
+    def take_evicted(self) -> list[bytes]:
+        """Take the keys evicted since the last call, or the last 65,536, without those that are back."""
+        return [key for key in self._native.take_evicted() if not self._native.lookup_prefix(key, len(key))]
+
     def poll(self) -> Sequence[CompletionLike]:
         """Take the jobs that ended since the last call, each exactly once."""
         completions = self._native.poll()
         if completions:
-            self._warn_of_changes()
-        if not self._warned_shed and any(
-            each.kind == "store" and SHED in each.outcomes for each in completions
-        ):
-            self._warned_shed = True
-            _logger.warning(
-                "%s does not keep up with stores: %d bytes of them may wait, and what comes on top is not "
-                "stored. stats()['shed_stores'] counts them; a larger max_queued_store_bytes lets more wait.",
-                self.namespace.base_path,
-                self._max_queued_store_bytes,
-            )
+            self._notices.take(completions)
         return completions
 
     def drain(self, timeout_s: float | None = None) -> bool:
@@ -161,12 +156,23 @@ class ChunkEngine:
         return self._native.io_engine
 
     def stats(self) -> dict[str, int]:
-        """Count the engine's events since its start; docs/engine.md has their names."""
+        """Count the engine's events since its start; docs/engine.md and docs/capacity.md have the names."""
         return self._native.stats()
 
-    def close(self) -> None:
-        """Cancel what is queued, wait for what runs, end the threads, let go of the buffer."""
-        self._native.close()
+    def close(self, timeout_s: float | None = None) -> int:
+        """Cancel what is queued, wait for what runs, end the threads, let go of the buffer.
+
+        Args:
+            timeout_s: How long to wait at most; None waits as long as it takes.
+
+        Returns:
+            0; or how many jobs have not ended because the file system does not answer, at least 1. Then the
+            buffer stays pinned, since threads still use it. It may be called again.
+
+        Raises:
+            ValueError: A negative time.
+        """
+        return self._native.close(timeout_s)
 
     def __enter__(self) -> Self:
         """Return the engine, to be closed on leaving."""
@@ -177,42 +183,6 @@ class ChunkEngine:
     ) -> None:
         """Close the engine."""
         self.close()
-
-    def _warn_of_changes(self) -> None:
-        if self._warned_direct and not self._alone:
-            return
-        stats = self._native.stats()
-        if stats["direct_fallbacks"] and not self._warned_direct:
-            self._warned_direct = True
-            _logger.warning(
-                "O_DIRECT was refused at %s or does not fit the chunk size; kvfs goes on through the page "
-                "cache. Set use_o_direct to false to silence this.",
-                self.namespace.base_path,
-            )
-        if self._alone and not stats["owner"]:
-            self._alone = False
-            _logger.warning(
-                "%s has other writers by now; what kvfs does not know there it asks the disk from now on. "
-                "Set index_mode to 'shared' to do so from the start.",
-                self.namespace.base_path,
-            )
-
-
-def _warn_of_the_place(namespace: Namespace, config: TierConfig, *, sealed: bool) -> None:
-    """Say what there is no protection against where the chunks lie."""
-    if config.checksum == "auto" and not sealed:
-        _logger.warning(
-            "%s has no extended attributes of users, so chunks get no checksums and damaged ones are not "
-            "noticed. Use another file system, or set checksum to 'off' to silence this.",
-            namespace.base_path,
-        )
-    open_path = permissions.writable_by_others(namespace.root_dir, namespace.base_path)
-    if open_path is not None:
-        _logger.warning(
-            "%s can be written by others than its owner, who could replace chunks. Take those rights away "
-            "(chmod go-w).",
-            open_path,
-        )
 
 
 def _packed(keys: Collection[bytes]) -> tuple[bytes, int]:

@@ -9,7 +9,7 @@ down in docs/engine.md. An outcome is an errno, one a key, in the job's order:
 - `ENODATA`: load: a file without the seal that is required;
 - `EINVAL`: the chunk id lies outside the buffer, or the system said so;
 - `ECANCELED`: the engine was closed before the op started;
-- `SHED` (EAGAIN): store: the queue was full;
+- `SHED` (EAGAIN): store: the queue was full, there is no room, or the disk takes no stores for a while;
 - any other (`EISDIR`, `ELOOP`, `EACCES`, `ENOSPC`, `EROFS`, ...): what the system said.
 """
 
@@ -144,6 +144,9 @@ class EngineLike(Protocol):
     def touch(self, keys: bytes, key_size_bytes: int) -> None:
         """Note that the packed keys were used now, where they are present; errors as in `submit_store`."""
 
+    def take_evicted(self) -> list[bytes]:
+        """Return the keys of chunks evicted since the last call, the last 65,536 of them. Does not block."""
+
     def poll(self) -> Sequence[CompletionLike]:
         """Return the jobs that finished since the last call, each exactly once. Does not block."""
 
@@ -187,6 +190,9 @@ class EngineFactory(Protocol):
         checksum: str = "auto",
         file_mode: int = 0o600,
         dir_mode: int = 0o700,
+        capacity_bytes: int | None = None,
+        min_free_bytes: int | None = None,
+        space_root: str | None = None,
     ) -> EngineLike:
         """Start an engine on the namespace `base_path`.
 
@@ -207,6 +213,10 @@ class EngineFactory(Protocol):
                 "require" takes no chunk without a seal, "off" does neither.
             file_mode: Mode of new files, whatever the umask is; with the owner's read and write bits.
             dir_mode: Mode of new directories; with all of the owner's bits.
+            capacity_bytes: What all files below `space_root` may take on disk, at least four chunks; chunks
+                are evicted before it is reached. None is no limit.
+            min_free_bytes: What is to be left free on that file system. None is no limit.
+            space_root: What the limits are for, made if it is missing; None is `base_path`.
 
         Raises:
             TypeError: An argument of the wrong type.

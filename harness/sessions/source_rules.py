@@ -16,7 +16,7 @@ CODE_SUFFIXES = frozenset({".py", ".pyi", ".cpp", ".hpp", ".h"})
 
 NATIVE_ROOT = PurePosixPath("src/kvfs_ext")
 # A room may include itself and the rooms with a lower number.
-ROOM_HEIGHTS = {"base": 0, "fs": 1, "index": 2, "layouts": 2, "jobs": 3, "python": 4}
+ROOM_HEIGHTS = {"base": 0, "fs": 1, "index": 2, "layouts": 2, "testing": 2, "jobs": 3, "python": 4}
 BINDING_ROOM = "python"
 BINDING_HEADERS = re.compile(r"^(nanobind/.*|Python\.h|pybind11/.*)$")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')

@@ -23,12 +23,14 @@ class WheelBuild:
         python_version: "3.12", of the interpreter that builds it.
         pure: Whether it is the pure-Python wheel, which needs no compiler.
         sanitize: What `-fsanitize=` gets, empty for the wheel as users have it.
+        faults: Whether its system calls fail when a test says so.
     """
 
     root: Path
     python_version: str
     pure: bool
     sanitize: str = ""
+    faults: bool = False
 
     @property
     def directory(self) -> Path:
@@ -36,6 +38,8 @@ class WheelBuild:
         name = "pure" if self.pure else "cp" + self.python_version.replace(".", "")
         if self.sanitize:
             name += "-" + self.sanitize.replace(",", "-")
+        if self.faults:
+            name += "-faults"
         return self.root / "build" / "wheels" / name
 
     @property
@@ -60,10 +64,14 @@ class WheelBuild:
         if not self.pure:
             # Our own sessions stop at a warning; a user's newer compiler does not have to.
             arguments += ["--config-settings=cmake.define.KVFS_WERROR=ON"]
+        if self.sanitize or self.faults:
+            # CMake remembers options.
+            arguments += [f"--config-settings=build-dir=build/{self.directory.name}"]
+        if self.faults:
+            arguments += ["--config-settings=cmake.define.KVFS_FAULTS=ON"]
         if self.sanitize:
-            # Line numbers for the reports; a build directory of its own, since CMake remembers options.
+            # Line numbers for the reports.
             arguments += [
-                f"--config-settings=build-dir=build/{self.directory.name}",
                 f"--config-settings=cmake.define.KVFS_SANITIZE={self.sanitize}",
                 "--config-settings=cmake.build-type=RelWithDebInfo",
                 "--config-settings=install.strip=false",

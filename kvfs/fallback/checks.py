@@ -7,6 +7,7 @@ import errno
 import operator
 import os
 import sys
+import threading
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Final, SupportsIndex, TypeVar
 
@@ -218,6 +219,32 @@ def check_byte_limit(name: str, size_bytes: int) -> int:
     if number < 1:
         raise ValueError(f"{name} must be at least 1, got {number}")
     return number
+
+
+def check_optional_limit(name: str, size_bytes: int | None) -> int | None:
+    """Return `size_bytes` if it limits anything; None for no limit.
+
+    Raises:
+        TypeError: Neither None nor an integer.
+        ValueError: Less than 1.
+    """
+    return None if size_bytes is None else check_byte_limit(name, size_bytes)
+
+
+def check_timeout(timeout_s: float | None) -> float | None:
+    """Return how long to wait, no longer than the system can; None as long as it takes.
+
+    Raises:
+        TypeError: Neither None nor a number.
+        ValueError: Negative or NaN.
+    """
+    if timeout_s is None:
+        return None
+    if not isinstance(timeout_s, int | float):
+        raise type_error("timeout_s", "None or a number of seconds", timeout_s)
+    if not timeout_s >= 0:
+        raise ValueError("timeout_s must be None or a number of seconds from 0")
+    return min(timeout_s, threading.TIMEOUT_MAX)
 
 
 def check_index_mode(index_mode: str) -> None:

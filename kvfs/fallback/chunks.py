@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from kvfs.fallback import files
-from kvfs.fallback.checks import GROUP_INDEX_BYTES
 from kvfs.fallback.directories import open_directory
+from kvfs.fallback.names import chunk_names
 from kvfs.fallback.seals import Seals
-
-
-def chunk_names(key: bytes) -> tuple[str, str, str]:
-    """Return the two directories and the file of a key, as vLLM's FileMapper names them."""
-    digits = key[:-GROUP_INDEX_BYTES].hex()
-    group = int.from_bytes(key[-GROUP_INDEX_BYTES:], "big")
-    return digits[:3], f"{digits[3:5]}_g{group}", f"{digits}.bin"
+from kvfs.fallback.tree import prune
+from kvfs.fallback.writers import temporary_name
 
 
 class Chunks:
@@ -47,7 +43,7 @@ class Chunks:
         try:
             self._store_once(key, chunk, direct=direct, report=report)
         except FileNotFoundError:
-            # Somebody removed the directory just after we had entered it.
+            # Somebody removed the directory just after we had entered it: an eviction, for example.
             self._store_once(key, chunk, direct=direct, report=report)
 
     def load(self, key: bytes, chunk: memoryview, *, direct: bool, report: files.OpReport) -> None:
@@ -76,11 +72,38 @@ class Chunks:
         finally:
             os.close(directory)
 
+    def remove(self, key: bytes) -> bool:
+        """Remove a chunk; tell whether it was there. Its directory stays.
+
+        Raises:
+            OSError: What the system said; ELOOP for a link, EISDIR for a directory.
+        """
+        first, second, name = chunk_names(key)
+        try:
+            directory = open_directory(self.base_path, first, second, None)
+        except FileNotFoundError:
+            return False
+        try:
+            file = files.BlockFile(name, directory)
+            if stat.S_ISLNK(file.status().st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+            file.unlink()
+        except FileNotFoundError:
+            return False
+        finally:
+            os.close(directory)
+        return True
+
+    def prune(self, key: bytes) -> int:
+        """Remove the directory of a chunk if it is empty; return its bytes on disk, 0 if it stays."""
+        first, second, _ = chunk_names(key)
+        return prune(self.base_path, first, second)
+
     def _store_once(self, key: bytes, chunk: memoryview, *, direct: bool, report: files.OpReport) -> None:
         first, second, name = chunk_names(key)
         directory = open_directory(self.base_path, first, second, self._dir_mode)
         try:
             file = files.BlockFile(name, directory, self._file_mode, self.seals.of(key))
-            files.store(file, files.temporary_name(name), chunk, direct=direct, report=report)
+            files.store(file, temporary_name(name), chunk, direct=direct, report=report)
         finally:
             os.close(directory)

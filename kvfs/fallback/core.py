@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import functools
 import math
@@ -10,32 +9,33 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kvfs.fallback import files
 from kvfs.fallback.answers import answer
-from kvfs.fallback.checks import flat_view
 from kvfs.fallback.chunks import Chunks
+from kvfs.fallback.evictor import Evictor
 from kvfs.fallback.index import KeyIndex, State
 from kvfs.fallback.job import Job
+from kvfs.fallback.operations import Operations
 from kvfs.fallback.ownership import Ownership
+from kvfs.fallback.pause import StorePause
+from kvfs.fallback.primary import PrimaryTier
 from kvfs.fallback.probes import Checks, ProbeQueue, Question
 from kvfs.fallback.queue import ByteLimits, JobQueue
 from kvfs.fallback.scan import Scan
 from kvfs.fallback.snapshot import clear_whole_mark
+from kvfs.fallback.space import Space
 from kvfs.jobs import EXPIRED, HIT, MISS, RETRY, SHED, SUCCESS, Completion
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-_BUFFER_DIMENSIONS: Final = 2
-# A direct transfer that is refused at this alignment would be refused at any.
-_DIRECT_ALIGNMENT_MAX: Final = 4096
+# For an engine that was dropped; the extension has the same.
+_DROPPED_TIMEOUT_S: Final = 10.0
 _COUNTED: Final = (
     "damaged_chunks",
     "direct_fallbacks",
     "duplicate_stores",
     "healed_files",
+    "paused_stores",
     "removed_files",
     "shed_stores",
     "unverified_loads",
@@ -46,39 +46,47 @@ _COUNTED: Final = (
 class Core:
     """The engine's state and threads. Apart from `Engine`, so that the threads do not keep that one alive.
 
-    Its arguments are the engine's, checked, but for the buffer and whether the namespace can be owned.
+    It takes over what it is given, but not if it raises.
+
+    Args:
+        chunks: The namespace.
+        ownership: Its place among the engines there.
+        space: What it may store.
+        primary: The primary tier.
+        n_threads: Threads for jobs and probes.
+        use_o_direct: Whether to try O_DIRECT.
+        limits: What may be in flight and wait.
+        negative_ttl_s: How long an absence is believed.
 
     Raises:
-        ValueError: A buffer of the wrong shape.
-        OSError: The namespace cannot be owned as asked, or there are too few threads.
+        OSError: There are too few threads.
     """
 
     def __init__(
         self,
         chunks: Chunks,
-        buffer: Buffer,
+        ownership: Ownership,
+        space: Space,
+        primary: PrimaryTier,
         n_threads: int,
         use_o_direct: bool,
         limits: ByteLimits,
-        index_mode: str,
         negative_ttl_s: float,
     ) -> None:
         self._chunks = chunks
-        self._view, self._num_chunks, self._chunk_size_bytes = _bind(buffer)
-        # Only the address; the view keeps the memory where it is.
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._view))
-        self._direct = use_o_direct
+        self._ownership = ownership
+        self._space = space
+        self._primary = primary
+        self._chunk_size_bytes = primary.chunk_size_bytes
+        self._operations = Operations(chunks, primary, use_o_direct)
         self._owner_pid = os.getpid()
-        try:
-            self._ownership = Ownership(chunks.base_path, index_mode)
-        except OSError:
-            self._view.release()
-            raise
         clear_whole_mark(chunks.base_path)
         self._index = KeyIndex(negative_ttl_s)
-        # Not before the ownership is settled: what others store after the scan has to be noticed by that.
         self._checks = Checks()
-        self._scan = Scan(chunks.base_path, self._chunk_size_bytes, self._index)
+        # Not before the ownership is settled: what others store after the scan has to be noticed by that.
+        self._scan = Scan(chunks.base_path, self._chunk_size_bytes, self._index, ownership)
+        self._evictor = Evictor(chunks, self._chunk_size_bytes, self._index, space)
+        self._pause = StorePause()
         self._lock = threading.Lock()  # guards all that follows, and the jobs
         self._work_available = threading.Condition(self._lock)
         self._idle = threading.Condition(self._lock)
@@ -94,19 +102,23 @@ class Core:
             for index in range(n_threads)
         ]
         self._threads.append(threading.Thread(target=self._scan.run, name="kvfs-scan", daemon=True))
+        if space.enabled:
+            self._threads.append(threading.Thread(target=self._evictor.run, name="kvfs-space", daemon=True))
         try:
             for thread in self._threads:
                 thread.start()
         except RuntimeError as error:
             # End those that run, then report; RuntimeError alone would hide what kind of failure it is.
             self._threads = [thread for thread in self._threads if thread.ident is not None]
-            self.close()
+            self.close(None)
             raise OSError(errno.EAGAIN, f"the system gave fewer threads than asked for: {error}") from error
 
     def submit(self, job_id: int, kind: str, keys: bytes, key_size_bytes: int, chunk_ids: list[int]) -> None:
         """Accept a job and split it into ops."""
         self._check_process()
         job = Job(job_id, kind, keys, key_size_bytes, chunk_ids)
+        job.first_use = self._index.take_uses(len(job.outcomes))
+        paused = kind == "store" and bool(job.outcomes) and not self._pause.admits()
         with self._lock:
             if self._closed:
                 raise RuntimeError("the engine is closed; make a new one to submit jobs")
@@ -116,10 +128,11 @@ class Core:
             self._inflight_jobs += 1
             if kind == "load":
                 for op in range(len(job.outcomes)):
-                    self._index.begin_load(job.key(op))
-            for op in range(self._queue.push(job), len(job.outcomes)):
-                self._counts["shed_stores"] += 1
-                self._finish_op(job, op, SHED, "because the queue was full", files.OpReport())
+                    self._index.begin_load(job.key(op), job.first_use - op)
+            problem = "because the disk takes none now" if paused else "because the queue was full"
+            for op in range(0 if paused else self._queue.push(job), len(job.outcomes)):
+                self._counts["paused_stores" if paused else "shed_stores"] += 1
+                self._finish_op(job, op, SHED, problem, files.OpReport())
             self._wake_up()
 
     def lookup(self, key: bytes, waiting_since_s: float = math.inf) -> int:
@@ -176,6 +189,11 @@ class Core:
             if not self._closed:
                 self._hand_over_probes()
 
+    def take_evicted(self) -> list[bytes]:
+        """Take the keys of evicted chunks."""
+        self._check_process()
+        return self._evictor.take_evicted()
+
     def poll(self) -> list[Completion]:
         """Take the completions."""
         self._check_process()
@@ -196,7 +214,10 @@ class Core:
             return {
                 **self._counts,
                 **self._index.stats(),
+                **self._space.stats(),
+                **self._evictor.stats(),
                 "scanned_files": self._scan.files,
+                "reclaimed_temporaries": self._scan.reclaimed,
                 "scan_complete": int(self._scan.complete),
                 "owner": int(self._ownership.owner),
                 "seals": int(self._chunks.seals.active),
@@ -206,11 +227,11 @@ class Core:
                 "inflight_jobs": self._inflight_jobs,
             }
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None) -> int:
         """End everything; see `Engine.close`."""
         if os.getpid() != self._owner_pid:
             # A forked child has none of the threads, and their locks may be held for ever.
-            return
+            return 0
         with self._closing:
             with self._lock:
                 self._closed = True
@@ -221,20 +242,32 @@ class Core:
                     self._finish_op(job, op, errno.ECANCELED, problem, files.OpReport())
                 self._work_available.notify_all()
             self._scan.stop()
-            for thread in self._threads:
-                thread.join()
-            self._threads.clear()
+            self._evictor.stop()
+            if not self._join(timeout_s):
+                with self._lock:
+                    # It may be the scan that hangs, or an eviction.
+                    return max(1, self._inflight_jobs)
             # Nothing of ours is stored any more.
             self._ownership.release()
-            self._view.release()
+            self._space.close()
+            self._primary.release()
+            return 0
 
     def close_dropped(self) -> None:
         """Close for an `Engine` that was dropped, from whichever thread the collector runs in."""
         if threading.current_thread() in self._threads:
             # Possibly with the lock held; and a thread cannot join itself.
-            threading.Thread(target=self.close, name="kvfs-close", daemon=True).start()
+            threading.Thread(target=self.close_dropped, name="kvfs-close", daemon=True).start()
         else:
-            self.close()
+            self.close(_DROPPED_TIMEOUT_S)
+
+    def _join(self, timeout_s: float | None) -> bool:
+        """Wait for the threads; False when `timeout_s` passed first."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        return not self._threads
 
     def _check_process(self) -> None:
         if os.getpid() != self._owner_pid:
@@ -285,38 +318,30 @@ class Core:
 
     def _run_op(self, job: Job, op: int) -> None:
         report = files.OpReport()
-        if job.kind == "store":
+        is_store = job.kind == "store"
+        if is_store:
             self._index.begin_store(job.key(op))
-        outcome, problem = self._execute(job, op, report)
+        if is_store and not self._space.reserve():
+            outcome, problem = SHED, "because there is no room"
+        else:
+            outcome, problem = self._operations.execute(job, op, report)
+            if is_store:
+                self._note_store(outcome, is_new=report.bytes_moved > 0)
         with self._lock:
             self._queue.release(job.kind)
             self._finish_op(job, op, outcome, problem, report)
-            if job.kind == "store":
+            if is_store:
                 self._index.end_store(job.key(op))
 
-    def _execute(self, job: Job, op: int, report: files.OpReport) -> tuple[int, str]:
-        """Run one op; return its outcome and, for a failure, what to say about it."""
-        key = job.key(op)
-        try:
-            if job.kind == "lookup":
-                return self._chunks.lookup(key, self._chunk_size_bytes), ""
-            chunk_id = job.chunk_ids[op]
-            if not 0 <= chunk_id < self._num_chunks:
-                return errno.EINVAL, f"because row {chunk_id} lies outside a buffer of {self._num_chunks}"
-            start = chunk_id * self._chunk_size_bytes
-            with self._view[start : start + self._chunk_size_bytes] as chunk:
-                direct = self._wants_direct(start, report)
-                if job.kind == "load":
-                    self._chunks.load(key, chunk, direct=direct, report=report)
-                else:
-                    self._chunks.store(key, chunk, direct=direct, report=report)
-        except OSError as error:
-            return error.errno or errno.EIO, f"at {self._chunks.path(key)}: {error.strerror or error}"
-        except MemoryError:
-            return errno.ENOMEM, f"at {self._chunks.path(key)}: {os.strerror(errno.ENOMEM)}"
-        except Exception as error:  # noqa: BLE001 - a thread that dies would owe the caller a completion
-            return errno.EIO, f"at {self._chunks.path(key)}: {error!r}"
-        return SUCCESS, ""
+    def _note_store(self, outcome: int, *, is_new: bool) -> None:
+        """Keep or give back a store's room, and let its end pause stores or let them go on."""
+        if outcome == SUCCESS and is_new:
+            self._space.stored()
+        else:
+            self._space.cancelled()
+        # That a chunk is there already says nothing about the next store.
+        if outcome != SUCCESS or is_new:
+            self._pause.note(outcome)
 
     def _finish_op(self, job: Job, op: int, outcome: int, problem: str, report: files.OpReport) -> None:
         """Record an op's end, and the job's with its last op. The caller holds the lock."""
@@ -325,13 +350,13 @@ class Core:
         self._counts["duplicate_stores"] += report.duplicate
         self._counts["healed_files"] += report.healed
         self._counts["removed_files"] += report.removed
+        if report.removed:
+            self._evictor.note_removed()
         self._counts["damaged_chunks"] += report.damaged
         if job.kind == "load" and outcome == SUCCESS:
             self._counts["verified_loads" if report.verified else "unverified_loads"] += 1
         if report.direct_refused_at is not None:
             self._counts["direct_fallbacks"] += 1
-            if self._aligned(job.chunk_ids[op] * self._chunk_size_bytes + report.direct_refused_at):
-                self._direct = False
         if not job.unfinished:
             self._completions.append(job.completion())
             self._inflight_jobs -= 1
@@ -340,7 +365,7 @@ class Core:
     def _note_outcome(self, job: Job, op: int, outcome: int) -> None:
         """Let the index know what became of an op, before anybody can poll that."""
         if job.kind == "store" and outcome == SUCCESS:
-            self._index.put(job.key(op))
+            self._index.put(job.key(op), job.first_use - op)
         elif job.kind == "load":
             if outcome != SUCCESS:
                 self._index.forget(job.key(op))
@@ -353,30 +378,3 @@ class Core:
         """Wake those that drain once there is nothing to wait for. The caller holds the lock."""
         if self._is_idle():
             self._idle.notify_all()
-
-    def _wants_direct(self, start: int, report: files.OpReport) -> bool:
-        if not self._direct:
-            return False
-        if self._aligned(start, files.DIRECT_ALIGNMENT_MIN):
-            return True
-        report.direct_refused_at = 0
-        return False
-
-    def _aligned(self, offset: int, alignment: int = _DIRECT_ALIGNMENT_MAX) -> bool:
-        """Tell whether a transfer from this offset of the buffer to the end of its chunk is aligned."""
-        rest = self._chunk_size_bytes - offset % self._chunk_size_bytes
-        return (self._address + offset) % alignment == 0 and rest % alignment == 0
-
-
-def _bind(buffer: Buffer) -> tuple[memoryview, int, int]:
-    """Return a flat view of the primary tier, its number of chunks and their size in bytes."""
-    flat = flat_view("buffer", buffer, writable=True)
-    with memoryview(buffer) as view:
-        shape, itemsize = tuple(view.shape or ()), view.itemsize
-    if len(shape) == _BUFFER_DIMENSIONS and itemsize == 1 and len(flat) > 0:
-        return flat, shape[0], shape[1]
-    flat.release()
-    raise ValueError(
-        f"buffer must have shape (num_chunks, chunk_size_bytes) with one byte an element, got shape {shape} "
-        f"with {itemsize} bytes an element"
-    )

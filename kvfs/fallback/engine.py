@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -22,15 +22,20 @@ from kvfs.fallback.checks import (
     check_keys,
     check_lengths,
     check_mode,
+    check_optional_limit,
     check_path,
     check_seconds,
     check_threads,
+    check_timeout,
     type_error,
 )
 from kvfs.fallback.chunks import Chunks
 from kvfs.fallback.core import Core
+from kvfs.fallback.ownership import Ownership
+from kvfs.fallback.primary import PrimaryTier
 from kvfs.fallback.queue import ByteLimits
 from kvfs.fallback.seals import Seals
+from kvfs.fallback.space import Space, SpaceLimits
 from kvfs.jobs import Completion
 from kvfs.paths import make_directories
 from kvfs.permissions import DIR_MODE, FILE_MODE
@@ -62,6 +67,10 @@ class Engine:
             takes no chunk without a seal, "off" does neither; see docs/integrity.md.
         file_mode: Mode of new files, with the owner's read and write bits.
         dir_mode: Mode of new directories, with all of the owner's bits.
+        capacity_bytes: What all files below `space_root` may take on disk, at least four chunks; chunks are
+            evicted before it is reached. None is no limit. See docs/capacity.md.
+        min_free_bytes: What is to be left free on that file system. None is no limit.
+        space_root: What the limits are for, made if it is missing; None is `base_path`.
 
     Raises:
         TypeError: An argument of the wrong type.
@@ -90,6 +99,9 @@ class Engine:
         checksum: str = "auto",
         file_mode: int = FILE_MODE,
         dir_mode: int = DIR_MODE,
+        capacity_bytes: int | None = None,
+        min_free_bytes: int | None = None,
+        space_root: str | None = None,
     ) -> None:
         check_path("base_path", base_path)
         if not base_path:
@@ -97,12 +109,10 @@ class Engine:
         n_threads = check_threads("n_read_threads", n_read_threads)
         n_threads += check_threads("n_write_threads", n_write_threads)
         check_bool("use_o_direct", use_o_direct)
-        limits = ByteLimits(
+        queue_limits = ByteLimits(
             check_byte_limit("max_inflight_read_bytes", max_inflight_read_bytes),
             check_byte_limit("max_inflight_write_bytes", max_inflight_write_bytes),
-            None
-            if max_queued_store_bytes is None
-            else check_byte_limit("max_queued_store_bytes", max_queued_store_bytes),
+            check_optional_limit("max_queued_store_bytes", max_queued_store_bytes),
         )
         check_index_mode(index_mode)
         ttl_s = check_seconds("negative_ttl_s", negative_ttl_s)
@@ -110,11 +120,26 @@ class Engine:
         new_file_mode = check_mode("file_mode", file_mode, FILE_MODE)
         new_dir_mode = check_mode("dir_mode", dir_mode, DIR_MODE)
         check_io_engine(io_engine, base_path)
-        make_directories(base_path, new_dir_mode)
-        # What lies there may be no directory.
-        os.close(os.open(base_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        chunks = Chunks(base_path, Seals(base_path, checksum), new_file_mode, new_dir_mode)
-        core = Core(chunks, buffer, n_threads, use_o_direct, limits, index_mode, ttl_s)
+        space_limits = SpaceLimits(
+            check_optional_limit("capacity_bytes", capacity_bytes),
+            check_optional_limit("min_free_bytes", min_free_bytes),
+        )
+        root = base_path if space_root is None else check_path("space_root", space_root)
+        with contextlib.ExitStack() as undo:
+            primary = PrimaryTier(buffer)
+            undo.callback(primary.release)
+            space_limits.check(primary.chunk_size_bytes)
+            make_directories(base_path, new_dir_mode)
+            # What lies there may be no directory.
+            os.close(os.open(base_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            # Before the first temporary: another engine's scan would take it for an orphan.
+            ownership = Ownership(base_path, index_mode, new_file_mode)
+            undo.callback(ownership.release)
+            chunks = Chunks(base_path, Seals(base_path, checksum), new_file_mode, new_dir_mode)
+            space = Space(space_limits, root, primary.chunk_size_bytes, new_file_mode, new_dir_mode)
+            undo.callback(space.close)
+            core = Core(chunks, ownership, space, primary, n_threads, use_o_direct, queue_limits, ttl_s)
+            undo.pop_all()
         self._core = core
         self._finalizer = weakref.finalize(self, core.close_dropped)
         if chunks.seals.active:
@@ -210,6 +235,10 @@ class Engine:
         """
         self._core.touch(_unpacked(keys, key_size_bytes))
 
+    def take_evicted(self) -> list[bytes]:
+        """Return the keys of chunks evicted since the last call, the last 65,536 of them. Does not block."""
+        return self._core.take_evicted()
+
     def poll(self) -> list[Completion]:
         """Return the jobs that finished since the last call, each exactly once. Does not block."""
         return self._core.poll()
@@ -221,20 +250,25 @@ class Engine:
             TypeError: `timeout_s` is neither None nor a number.
             ValueError: `timeout_s` is negative or NaN.
         """
-        if timeout_s is None:
-            return self._core.drain(None)
-        if not isinstance(timeout_s, int | float):
-            raise type_error("timeout_s", "None or a number of seconds", timeout_s)
-        if not timeout_s >= 0:
-            raise ValueError("timeout_s must be None or a number of seconds from 0")
-        return self._core.drain(min(timeout_s, threading.TIMEOUT_MAX))
+        return self._core.drain(check_timeout(timeout_s))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> int:
         """Cancel queued ops, wait for running ones, join the threads, release the buffer.
 
         Completions that remain can still be polled. May be called again, from any thread.
+
+        Args:
+            timeout_s: How long to wait at most; None waits as long as it takes.
+
+        Returns:
+            0, or how many jobs have not ended because the file system does not answer, at least 1; then the
+            buffer stays pinned.
+
+        Raises:
+            TypeError: `timeout_s` is neither None nor a number.
+            ValueError: `timeout_s` is negative or NaN.
         """
-        self._core.close()
+        return self._core.close(check_timeout(timeout_s))
 
     def stats(self) -> dict[str, int]:
         """Return counts of events since the start, and of what is there now. Does not block."""

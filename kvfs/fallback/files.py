@@ -9,12 +9,12 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 from dataclasses import dataclass
 from typing import Final
 
 from kvfs.fallback.seals import Seal, Verdict
+from kvfs.fallback.writers import temporary_name
 from kvfs.paths import make_directories
 from kvfs.permissions import FILE_MODE, set_file_mode
 
@@ -66,12 +66,6 @@ class BlockFile:
     def unlink(self) -> None:
         """Remove what lies there."""
         os.unlink(self.name, dir_fd=self.directory)
-
-
-def temporary_name(name: str) -> str:
-    """Return a name beside `name` that no other writer can have, in this process or another."""
-    # From the kernel each time: a seed in memory would be copied by fork().
-    return f"{name}_{secrets.token_hex(8)}.tmp"
 
 
 def store(file: BlockFile, temporary: str, chunk: memoryview, *, direct: bool, report: OpReport) -> None:

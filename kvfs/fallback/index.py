@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import sys
 import threading
 import time
@@ -15,6 +16,8 @@ from typing import Final, NamedTuple
 _REMEMBERED_S: Final = 10.0
 # More than one for each that is added, so that what piled up during a scan goes.
 _PURGED_AT_ONCE: Final = 2
+# Above all seconds of a calendar until the year 2106.
+_FIRST_USE: Final = 2**32
 
 
 class State(Enum):
@@ -32,10 +35,13 @@ class Entry(NamedTuple):
     state: State
     # When: present, the last use; absent, the look at the disk; forgotten, the load's failure.
     at: float
+    # Of a present key: the order of uses, a later one is more. Of files that were found, seconds of a
+    # calendar, which is less than any use since a start.
+    use: int = 0
 
 
 # With its number and its key, but not the key's bytes.
-_ENTRY_SIZE_BYTES: Final = sum(map(sys.getsizeof, (Entry(State.PRESENT, 0.0), 0.0, b"")))
+_ENTRY_SIZE_BYTES: Final = sum(map(sys.getsizeof, (Entry(State.PRESENT, 0.0), 0.0, _FIRST_USE, b"")))
 
 
 class KeyIndex:
@@ -55,6 +61,7 @@ class KeyIndex:
         self._clock = clock
         self._lock = threading.Lock()  # held to change anything below
         self._entries: dict[bytes, Entry] = {}
+        self._next_use = _FIRST_USE
         self._asked = 0
         self._present = 0
         self._key_bytes = 0
@@ -114,34 +121,45 @@ class KeyIndex:
             known = entry is not None and entry.state is not State.ABSENT
             return known or key in self._stores
 
-    def put(self, key: bytes) -> None:
+    def take_uses(self, count: int) -> int:
+        """Return the use of the first of `count` keys that are used together; each next one has one less.
+
+        Since the beginning of a prefix is worth more than its end.
+        """
+        with self._lock:
+            self._next_use += count
+            return self._next_use - 1
+
+    def put(self, key: bytes, use: int | None = None) -> None:
         """Note that a store has ended well, or that the chunk was there already."""
         with self._lock:
-            self._set(key, State.PRESENT)
+            self._set(key, State.PRESENT, use=use)
 
     def forget(self, key: bytes) -> None:
         """Note that a load has failed."""
         with self._lock:
             self._set(key, State.FORGOTTEN)
 
-    def add(self, key: bytes) -> None:
+    def add(self, key: bytes, written_s: int = 0) -> None:
         """Note that the scan has seen the chunk; whatever is known already is newer."""
         with self._lock:
             if key not in self._entries:
-                self._set(key, State.PRESENT)
+                # A clock that is far off must not make a file newer than all uses.
+                self._set(key, State.PRESENT, use=written_s % _FIRST_USE)
 
     def touch(self, keys: Iterable[bytes]) -> None:
-        """Note that the present ones of these keys were used now."""
-        for key in keys:
+        """Note that the present ones of these keys were used now, the first of them last."""
+        used = list(keys)
+        use = self.take_uses(len(used))
+        for number, key in enumerate(used):
             with self._lock:
-                entry = self._entries.get(key)
-                if entry is not None and entry.state is State.PRESENT:
-                    self._set(key, State.PRESENT)
+                self._use(key, use - number)
 
-    def begin_load(self, key: bytes) -> None:
-        """Note that a load of the key is under way; a present key is pinned by that."""
+    def begin_load(self, key: bytes, use: int | None = None) -> None:
+        """Note that a load of the key is under way; a present key is used and pinned by that."""
         with self._lock:
             self._loads[key] += 1
+            self._use(key, use)
 
     def end_load(self, key: bytes) -> None:
         """Note that a load of the key has ended."""
@@ -158,6 +176,41 @@ class KeyIndex:
         with self._lock:
             _count_down(self._stores, key)
 
+    def oldest(self, count: int) -> list[tuple[int, bytes]]:
+        """Return the last use and the key of present keys that were used longest ago, the oldest first.
+
+        Those that are being loaded are left out. Goes through the whole index.
+        """
+        # A copy, which a dict gives out at once, so that nobody waits for the lock meanwhile.
+        entries = list(self._entries.items())
+        present = ((entry.use, key) for key, entry in entries if entry.state is State.PRESENT)
+        return heapq.nsmallest(count, (each for each in present if each[1] not in self._loads))
+
+    def take(self, key: bytes, use: int) -> bool:
+        """Forget a present key, whose file the caller removes; False if it was used since, or is loaded."""
+        with self._lock:
+            entry = self._entries.get(key)
+            present = entry is not None and entry.state is State.PRESENT and entry.use == use
+            if not present or key in self._loads:
+                return False
+            self._set(key, State.FORGOTTEN)
+            return True
+
+    def drop_taken(self, key: bytes) -> bool:
+        """Note that the file of a key that was taken is gone.
+
+        True where a store has come in between and says that the chunk is there, which has to be looked at.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return False
+            # The scan may have seen the file just before; what is known already it leaves alone.
+            if entry.state is State.FORGOTTEN and not self.scanning:
+                del self._entries[key]
+                self._key_bytes -= len(key)
+            return entry.state is State.PRESENT
+
     def stats(self) -> dict[str, int]:
         """Return the index's part of the engine's `stats()`."""
         with self._lock:
@@ -170,10 +223,19 @@ class KeyIndex:
                 "pinned_chunks": sum(self.count_present([key]) for key in self._loads),
             }
 
-    def _set(self, key: bytes, state: State, at: float | None = None) -> Entry:
-        """Replace what is known of a key. The caller holds the lock."""
+    def _use(self, key: bytes, use: int | None) -> None:
+        """Note a use of the key if it is present. The caller holds the lock."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.state is State.PRESENT:
+            self._set(key, State.PRESENT, use=use)
+
+    def _set(self, key: bytes, state: State, at: float | None = None, use: int | None = None) -> Entry:
+        """Replace what is known of a key; used now unless told when. The caller holds the lock."""
         now = self._clock()
-        entry = Entry(state, now if at is None else at)
+        if use is None:
+            use = self._next_use
+            self._next_use += 1
+        entry = Entry(state, now if at is None else at, use)
         before = self._entries.get(key)
         self._entries[key] = entry
         if before is None:

@@ -17,6 +17,7 @@ class Job:
         "claimable_ops",
         "detail",
         "failed_op",
+        "first_use",
         "job_id",
         "key_size_bytes",
         "keys",
@@ -43,6 +44,8 @@ class Job:
         self.next_op = 0
         self.claimable_ops = 0
         self.turn_ops = 0
+        # The first key's, see KeyIndex.take_uses.
+        self.first_use = 0
         self.bytes_moved = 0
         self.accepted_at = time.monotonic()
         self.started_at: float | None = None

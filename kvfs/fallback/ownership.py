@@ -9,16 +9,17 @@ import contextlib
 import errno
 import fcntl
 import os
-import struct
 import threading
 import time
 from typing import Final
 
-from kvfs.permissions import FILE_MODE, set_file_mode
+from kvfs.fallback import locks
+from kvfs.fallback.writers import WRITER_NUMBER
+from kvfs.permissions import set_file_mode
 
 LOCK_NAME: Final = "kvfs.lock"
-# struct flock of 64-bit Linux: type, whence, start, length, pid; the kernel wants pid to be 0.
-_FLOCK: Final = "hhqqi4x"
+# Whoever shares holds this byte. Writers hold one each, far behind all bytes that there are.
+_SHARED_BYTE: Final = 0
 # For so long the owner believes that it still is alone.
 _CONFIRMED_S: Final = 0.05
 
@@ -27,17 +28,20 @@ class Ownership:
     """The place of one engine among those of its namespace. Thread-safe; no call waits for another engine.
 
     The locks belong to an open file description, so that two engines of one process see each other, too.
+    Until `release` the writer of this process's temporaries counts as alive.
 
     Args:
         base_path: The namespace's directory, which exists.
         index_mode: "owner", "shared", or "auto": the owner if nobody else is there.
+        file_mode: Mode of the lock file, if it is made.
 
     Raises:
         OSError: Only for "owner": EBUSY if somebody else uses the namespace, or why locks do not work there.
     """
 
-    def __init__(self, base_path: str, index_mode: str) -> None:
+    def __init__(self, base_path: str, index_mode: str, file_mode: int) -> None:
         self._path = f"{base_path}/{LOCK_NAME}"
+        self._file_mode = file_mode
         self._lock = threading.Lock()  # guards all that follows
         self._fd: int | None = None
         self._owner = False
@@ -76,6 +80,16 @@ class Ownership:
             if self._fd is not None and self._owner:
                 self._become_shared(self._fd)
 
+    def is_alive(self, writer: int) -> bool:
+        """Tell whether the writer of this number has the namespace open; what cannot be told may be."""
+        with self._lock:
+            if writer == WRITER_NUMBER or self._fd is None:
+                return True
+            try:
+                return locks.is_shared(self._fd, _byte_of(writer))
+            except OSError:
+                return True
+
     def release(self) -> None:
         """Give the place up, whatever it is. May be called again."""
         with self._lock:
@@ -88,7 +102,7 @@ class Ownership:
         """Become the owner if that place is free; return the errno that says why not, or 0."""
         fd: int | None = None
         try:
-            fd = _open(self._path)
+            fd = _open(self._path, self._file_mode)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(fd)
             self._found = (status.st_dev, status.st_ino, status.st_size)
@@ -103,6 +117,7 @@ class Ownership:
         self._fd = fd
         self._owner = True
         self._confirmed_at = now
+        _announce(fd)
         return 0
 
     def _become_shared(self, owned: int) -> None:
@@ -115,11 +130,12 @@ class Ownership:
     def _share(self) -> None:
         """Let owners know that somebody shares; where that does not work, share all the same."""
         try:
-            self._fd = _open(self._path)
+            self._fd = _open(self._path, self._file_mode)
         except OSError:
             return
         with contextlib.suppress(OSError):
-            _set_lock(self._fd, fcntl.F_RDLCK)
+            locks.share(self._fd, _SHARED_BYTE)
+        _announce(self._fd)
         # The lock goes when we do. A length stays: an owner that does not ask meanwhile still learns of us.
         with contextlib.suppress(OSError):
             _grow(self._path)
@@ -130,7 +146,7 @@ class Ownership:
             status = os.stat(self._path, follow_symlinks=False)
             if (status.st_dev, status.st_ino, status.st_size) != self._found:
                 return False
-            return not _is_shared(fd)
+            return not locks.is_shared(fd, _SHARED_BYTE)
         except OSError:
             return False
 
@@ -141,15 +157,26 @@ def _refusal(problem: int) -> str:
     return f"cannot lock {LOCK_NAME} to be the owner ({os.strerror(problem)}); use 'auto' or 'shared'"
 
 
-def _open(path: str) -> int:
+def _byte_of(writer: int) -> int:
+    return 2 + writer // 4
+
+
+def _announce(fd: int) -> None:
+    """Let others know that this process's temporaries have a writer who is alive."""
+    # Where there are no locks nobody can ask, either.
+    with contextlib.suppress(OSError):
+        locks.share(fd, _byte_of(WRITER_NUMBER))
+
+
+def _open(path: str, mode: int) -> int:
     # To read, which both kinds of lock allow: the file system stays free to become read-only.
     flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        fd = os.open(path, flags | os.O_EXCL, FILE_MODE)
+        fd = os.open(path, flags | os.O_EXCL, mode)
     except FileExistsError:
-        return os.open(path, flags, FILE_MODE)
+        return os.open(path, flags, mode)
     try:
-        set_file_mode(fd, FILE_MODE)
+        set_file_mode(fd, mode)
     except OSError:
         os.close(fd)
         raise
@@ -168,23 +195,7 @@ def _close(fd: int) -> None:
     # By hand: a forked child has the same open file description and would keep its locks.
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
-        _set_lock(fd, fcntl.F_UNLCK)
+        locks.release_all(fd)
     # A file system that is dead says so here, too, and the descriptor is gone all the same.
     with contextlib.suppress(OSError):
         os.close(fd)
-
-
-def _set_lock(fd: int, kind: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _first_byte(kind))
-
-
-def _is_shared(fd: int) -> bool:
-    """Tell whether another open file description holds the lock of those that share."""
-    found: tuple[int, ...] = struct.unpack(
-        _FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _first_byte(fcntl.F_WRLCK))
-    )
-    return found[0] != fcntl.F_UNLCK
-
-
-def _first_byte(kind: int) -> bytes:
-    return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 1, 0)

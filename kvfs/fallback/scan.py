@@ -1,25 +1,25 @@
-"""The scan: one look at all directories of a namespace, for the chunks that were there before the engine."""
+"""The scan: one look at all directories of a namespace, for the chunks that were there before the engine.
+
+It also removes temporaries whose writers are gone.
+"""
+
+# Descriptors: the system's own calls.
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import re
 import stat
 import threading
 from collections.abc import Iterator
 from typing import Final
 
-from kvfs.fallback.checks import GROUP_INDEX_BYTES, KEY_SIZE_BYTES_MAX
-from kvfs.fallback.chunks import chunk_names
 from kvfs.fallback.index import KeyIndex
+from kvfs.fallback.names import is_first_level, is_second_level, key_of
+from kvfs.fallback.ownership import Ownership
+from kvfs.fallback.writers import writer_of
 
-# A hash of one byte has two digits, and then none are left for the second level.
-_FIRST_LEVEL: Final = re.compile("[0-9a-f]{2,3}")
-_SECOND_LEVEL: Final = re.compile("[0-9a-f]{0,2}_g(0|[1-9][0-9]{0,9})")
-_FILE: Final = re.compile("((?:[0-9a-f]{2})+)\\.bin")
-_GROUP_INDEX_MAX: Final = 2 ** (8 * GROUP_INDEX_BYTES) - 1
 # Removed since its name was read, or no directory.
 _PASSED_OVER: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
@@ -31,17 +31,21 @@ class Scan:
         base_path: The namespace's directory.
         chunk_size_bytes: Files of any other size are no chunks.
         index: Gets the keys.
+        ownership: Knows which writers are alive.
     """
 
-    def __init__(self, base_path: str, chunk_size_bytes: int, index: KeyIndex) -> None:
+    def __init__(self, base_path: str, chunk_size_bytes: int, index: KeyIndex, ownership: Ownership) -> None:
         self._base_path = base_path
         self._chunk_size_bytes = chunk_size_bytes
         self._index = index
+        self._ownership = ownership
         self._stopped = threading.Event()
         self._unread = False
         index.scanning = True
         # Chunks that were seen.
         self.files = 0
+        # Temporaries of writers who are gone.
+        self.reclaimed = 0
         # Whether every chunk has been seen that was there at the start.
         self.complete = False
 
@@ -62,35 +66,42 @@ class Scan:
     def _scan_first_levels(self) -> None:
         with self._opened(self._base_path, None) as base:
             for first in self._names(base):
-                if _FIRST_LEVEL.fullmatch(first) is None:
+                self._reclaim(first, base)
+                if not is_first_level(first):
                     continue
                 with self._opened(first, base) as directory:
                     for second in self._names(directory):
-                        if _is_second_level(first, second):
+                        if is_second_level(first, second):
                             self._scan_chunks(directory, first, second)
 
     def _scan_chunks(self, parent: int | None, first: str, second: str) -> None:
-        group = int(second.partition("_g")[2]).to_bytes(GROUP_INDEX_BYTES, "big")
         with self._opened(second, parent) as directory:
             for name in self._names(directory):
-                digits = _FILE.fullmatch(name)
-                if digits is None:
-                    continue
-                key = bytes.fromhex(digits[1]) + group
+                self._reclaim(name, directory)
                 # Only in the one place where its key belongs.
-                if len(key) > KEY_SIZE_BYTES_MAX or chunk_names(key) != (first, second, name):
+                key = key_of(first, second, name)
+                status = None if key is None else self._status(name, directory)
+                if key is None or status is None:
                     continue
-                if self._is_chunk(name, directory):
+                if stat.S_ISREG(status.st_mode) and status.st_size == self._chunk_size_bytes:
                     self.files += 1
-                    self._index.add(key)
+                    self._index.add(key, int(status.st_mtime))
 
-    def _is_chunk(self, name: str, directory: int | None) -> bool:
+    def _status(self, name: str, directory: int | None) -> os.stat_result | None:
         try:
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            return os.stat(name, dir_fd=directory, follow_symlinks=False)
         except OSError as error:
             self._note(error)
-            return False
-        return stat.S_ISREG(status.st_mode) and status.st_size == self._chunk_size_bytes
+            return None
+
+    def _reclaim(self, name: str, directory: int | None) -> None:
+        """Remove a temporary whose writer is gone."""
+        writer = writer_of(name)
+        if writer is None or self._ownership.is_alive(writer):
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=directory)
+            self.reclaimed += 1
 
     @contextlib.contextmanager
     def _opened(self, name: str, parent: int | None) -> Iterator[int | None]:
@@ -124,12 +135,3 @@ class Scan:
     def _note(self, error: OSError) -> None:
         if error.errno not in _PASSED_OVER:
             self._unread = True
-
-
-def _is_second_level(first: str, second: str) -> bool:
-    """Tell whether a directory of this name below `first` has chunks of some key."""
-    match = _SECOND_LEVEL.fullmatch(second)
-    if match is None or int(match[1]) > _GROUP_INDEX_MAX:
-        return False
-    # Three digits are of a hash of two bytes at least, which has one more.
-    return (len(first) == 2) == second.startswith("_g")  # noqa: PLR2004

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 from enum import Enum
 from typing import Final
 
 from kvfs.fallback import crc32c
+from kvfs.fallback.writers import temporary_name
 from kvfs.permissions import FILE_MODE, set_file_mode
 
 CHECKSUM_ATTRIBUTE: Final = "user.vllm.kv_crc32c"
@@ -98,7 +98,8 @@ class Seal:
 class Seals:
     """What one engine does about seals.
 
-    Asks the file system whether it has such attributes. Blocks. What that takes is gone afterwards.
+    Asks the file system whether it has such attributes. Blocks. What that takes is gone afterwards; it is a
+    temporary of this process, whose lock is held already.
 
     Args:
         base_path: The namespace's directory, which exists.
@@ -156,7 +157,7 @@ def _open_nameless(base_path: str) -> int:
         return os.open(base_path, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE)
     except OSError:
         # Many file systems have none of these, and say so in many ways.
-        path = f"{base_path}/kvfs.probe_{secrets.token_hex(8)}.tmp"
+        path = f"{base_path}/{temporary_name('.kvfs_probe')}"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
         try:
             os.unlink(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from typing_extensions import override
 from vllm.v1.kv_offload.base import (
@@ -22,16 +22,20 @@ from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManag
 from kvfs.config import TierConfig
 from kvfs.engine import ChunkEngine
 from kvfs.jobs import MISS, RETRY, SUCCESS, CompletionLike
-from kvfs.vllm_adapter import translate
+from kvfs.notices import warn_without_limit
+from kvfs.vllm_adapter import metrics, translate
 from kvfs.vllm_adapter.lookup import RequestNotes
 
 if TYPE_CHECKING:
-    from vllm.v1.kv_offload.base import OffloadingSpec
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+    from vllm.v1.kv_offload.base import OffloadingMetricMetadata, OffloadingSpec
     from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
 
 _logger = logging.getLogger("kvfs")
 # By the engine's numbers: MISS, HIT, RETRY.
 _ANSWERS: Final = (LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY)
+# Whoever stops a server does not wait longer for a disk that hangs.
+_SHUTDOWN_TIMEOUT_S: Final = 30.0
 
 
 class KvfsSecondaryTierManager(SecondaryTierManager):
@@ -76,8 +80,10 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         self._request_by_load: dict[JobId, str] = {}
         namespace = translate.namespace_of(config.root_dir, offloading_spec)
         self._engine = ChunkEngine(namespace, primary_kv_view, config)
+        warn_without_limit(namespace, config)
         self._ask = self._engine.ask
         self._notes = RequestNotes()
+        self._meter = metrics.Meter(tier_type)
 
     @override
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
@@ -133,7 +139,19 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
     @override
     def take_events(self) -> Iterable[OffloadingEvent]:
         events, self._events = self._events, []
+        # Last: what was stored before it was evicted is gone.
+        if self._emits_events and (evicted := self._engine.take_evicted()):
+            events.append(self._event([OffloadKey(key) for key in evicted], removed=True))
         return events
+
+    @classmethod
+    @override
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+        return metrics.definitions()
+
+    @override
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        return self._meter.read(self._engine.stats())
 
     @override
     def drain_jobs(self) -> None:
@@ -141,8 +159,19 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
 
     @override
     def shutdown(self) -> None:
-        """End the threads without running what is queued, and let go of the primary tier."""
-        self._engine.close()
+        """End the threads without running what is queued, and let go of the primary tier.
+
+        Returns after 30 seconds at the latest. What hangs in the file system then is left behind.
+        """
+        if unfinished := self._engine.close(_SHUTDOWN_TIMEOUT_S):
+            _logger.error(
+                "%s has not answered for %d seconds: kvfs leaves %d unfinished jobs behind, and the primary "
+                "tier's memory stays pinned until they end or this process does. Look for a disk or a mount "
+                "that hangs.",
+                self._engine.namespace.base_path,
+                _SHUTDOWN_TIMEOUT_S,
+                unfinished,
+            )
 
     def _remember(self, job: TransferJob) -> Sequence[OffloadKey]:
         keys = list(job.keys)
@@ -160,10 +189,11 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
                 self._notes.deny(set(keys) - set(done), request_id)
         elif result.success and self._emits_events and done:
             # What was shed is not there.
-            self._events.append(
-                OffloadingEvent(keys=done, medium=self.medium, removed=False, locality=self.locality)
-            )
+            self._events.append(self._event(done, removed=False))
         return result
+
+    def _event(self, keys: list[OffloadKey], *, removed: bool) -> OffloadingEvent:
+        return OffloadingEvent(keys=keys, medium=self.medium, removed=removed, locality=self.locality)
 
 
 def _locality(name: str | None) -> Locality | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import crash_check
 from crash_check import physical
 from polling import await_that
 
@@ -40,7 +39,7 @@ def _fill(base: Path, keys: list[bytes]) -> kvfs_ext.Engine:
 def _evict_a_fifth(base: Path) -> tuple[kvfs_ext.Engine, int]:
     """Start with room for four fifths of what is there; return the engine and its capacity."""
     found = physical(base)
-    capacity = (found.total_bytes + found.promised_bytes) * 4 // 5
+    capacity = (found.total_bytes) * 4 // 5
     engine = _start(base, capacity)
     # Beyond nine tenths nothing is evicted, and pruning comes last.
     assert await_that(lambda: engine.stats()["used_bytes"] <= capacity * 19 // 20)
@@ -68,11 +67,8 @@ def test_no_more_chunks_are_evicted_than_it_takes(tmp_path: Path) -> None:
 def test_closed_engine_gives_back_its_lease_and_its_slot(tmp_path: Path) -> None:
     # It kept both until it was dropped, and whoever came next was not alone and did not count.
     closed = _fill(tmp_path, _keys(one_directory=False))
-    said = crash_check.promise(tmp_path)
-    assert said is not None
-    assert set(said.slots) == {0}
     found = physical(tmp_path)
     engine = _start(tmp_path, 1 << 30)
-    assert engine.stats()["used_bytes"] == found.total_bytes + found.promised_bytes
+    assert engine.stats()["used_bytes"] == found.total_bytes
     engine.close()
     assert closed.stats()["inflight_jobs"] == 0

@@ -24,8 +24,40 @@ def the_only_failed(run: MadeUpRun) -> Check:
 def test_all_checks_pass_on_records_as_they_should_be(run: MadeUpRun) -> None:
     found = checks.evaluate(run.records)
     assert [check for check in found if not check.passed] == []
-    # One for all, eight for each of three arms with a tier, one more for the two that are kvfs.
-    assert len(found) == 1 + 3 * 8 + 2
+    # One for all, nine for each of three arms with a tier, one more for the two that are kvfs.
+    assert len(found) == 1 + 3 * 9 + 2
+
+
+@pytest.mark.parametrize("arm", ["kvfs", "kvfs-fallback"])
+def test_damaged_chunks_that_change_an_answer_fail(run: MadeUpRun, arm: str) -> None:
+    assert run.change("control_accuracy", [1.0, 0.0], arm=arm, phase="damaged") == 1
+    check = the_only_failed(run)
+    assert check.name == f"{arm}, 4 threads: damaged chunks are found, and change no answer"
+    assert "1 of 2 documents differ: 1 worse" in check.detail
+
+
+@pytest.mark.parametrize("arm", ["kvfs", "kvfs-fallback"])
+def test_damage_that_nobody_found_fails(run: MadeUpRun, arm: str) -> None:
+    """Right answers prove nothing where the damaged chunks were not read at all."""
+    run.change("control_damaged_chunks", [0], arm=arm)
+    assert "0 chunks found damaged, of 40 files" in the_only_failed(run).detail
+    assert run.drop("control_damaged_chunks", arm=arm)
+    assert "0 chunks found damaged" in the_only_failed(run).detail
+
+
+def test_control_that_changes_no_answer_of_the_stock_tier_fails(run: MadeUpRun) -> None:
+    run.change("control_accuracy", [1.0, 1.0], arm="fs", phase="damaged")
+    check = the_only_failed(run)
+    assert check.name == "fs, 4 threads: damaged chunks make answers wrong (the control)"
+    run.change("control_accuracy", [0.0, 0.0], arm="fs", phase="damaged")
+    assert failed(run) == []
+    run.change("control_tier_hit_tokens", [0], arm="fs")
+    assert "0 tokens served from 40 damaged files" in the_only_failed(run).detail
+
+
+def test_control_without_its_answers_fails(run: MadeUpRun) -> None:
+    assert run.drop("control_accuracy", arm="kvfs", phase="damaged") == 1
+    assert the_only_failed(run).detail == "no answers from damaged chunks to compare"
 
 
 @pytest.mark.parametrize("arm", ["fs", "kvfs", "kvfs-fallback"])
@@ -100,7 +132,7 @@ def test_other_documents_than_the_baseline_fail(run: MadeUpRun) -> None:
 
 
 def test_other_prompts_in_one_phase_fail(run: MadeUpRun) -> None:
-    record = run.records[-1]
+    record = next(each for each in reversed(run.records) if each.case["task"] == "ruler_vt")
     run.records.append(
         measured("bench", {**record.case, "inputs": "others"}, record.arm, record.metric, [0], record.env)
     )

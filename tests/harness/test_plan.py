@@ -65,9 +65,27 @@ def test_arms_of_a_group_take_turns_and_each_is_first_once() -> None:
         ("kvfs", "host", 4),
         ("fs", "host", 4),
     ]
-    assert [step.asked.task for step in steps if step.asked] == [
-        "niah_single_1",
-        "niah_single_1",
+    # Two documents, and two more for the control.
+    asked = [(step.asked.task, step.asked.documents) for step in steps if step.asked]
+    assert asked == [("niah_single_1", 4)] * 2
+
+
+def test_control_asks_documents_that_were_asked_cold_and_not_warm() -> None:
+    made = make(names="none,fs,kvfs")
+    asked = [
+        (step.block.arm.name, step.phase, step.asked.first, step.asked.documents)
+        for group in made.groups()
+        for step in made.steps(group)
+        if step.asked
+    ]
+    assert sorted(asked) == [
+        ("fs", "cold", 0, 4),
+        ("fs", "damaged", 2, 2),
+        ("fs", "warm", 0, 2),
+        ("kvfs", "cold", 0, 4),
+        ("kvfs", "damaged", 2, 2),
+        ("kvfs", "warm", 0, 2),
+        ("none", "cold", 0, 2),
     ]
 
 

@@ -53,7 +53,7 @@ def test_report_says_what_retries_and_steps_are_where_they_were_counted(run: Mad
 
 def test_report_says_that_all_passed_and_what_was_done(run: MadeUpRun) -> None:
     text = report.markdown(run.records, checks.evaluate(run.records))
-    assert "All 27 checks passed." in text
+    assert "All 30 checks passed." in text
     assert "FAIL" not in text
     assert "- **PASS** kvfs, 4 threads: warm tokens came from the disk tier: 7,680 tokens" in text
     assert "3 conversations of 2 turns" in text
@@ -68,7 +68,7 @@ def test_report_says_that_all_passed_and_what_was_done(run: MadeUpRun) -> None:
 def test_report_of_a_failed_run_says_so_first_and_names_the_check(run: MadeUpRun) -> None:
     run.change("tier_hit_tokens", [0], arm="kvfs", phase="warm", streams=1)
     text = report.markdown(run.records, checks.evaluate(run.records))
-    assert text.index("FAILED: 1 of 27 checks did not pass.") < text.index("## Results")
+    assert text.index("FAILED: 1 of 30 checks did not pass.") < text.index("## Results")
     assert "- **FAIL** kvfs, 4 threads: warm tokens came from the disk tier" in text
 
 
@@ -99,4 +99,4 @@ def test_tables_fit_a_terminal_of_100_columns(run: MadeUpRun) -> None:
     assert "…" not in tables
     for word in ("req/s", "TTFT ms", "out tok/s", "kvfs-fallback", "niah_single_1", "warm tokens from disk"):
         assert word in tables
-    assert text.rstrip().endswith("All 27 checks passed.")
+    assert text.rstrip().endswith("All 30 checks passed.")

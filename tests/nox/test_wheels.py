@@ -51,8 +51,10 @@ def test_wheel_directory_each_kind_has_its_own(tree: Path) -> None:
         WheelBuild(tree, "3.12", False),
         WheelBuild(tree, "3.11", True),
         WheelBuild(tree, "3.11", False, "address,undefined"),
+        WheelBuild(tree, "3.11", False, faults=True),
     ]
-    assert [build.directory.name for build in builds] == ["cp311", "cp312", "pure", "cp311-address-undefined"]
+    names = ["cp311", "cp312", "pure", "cp311-address-undefined", "cp311-faults"]
+    assert [build.directory.name for build in builds] == names
 
 
 def test_wheel_with_a_sanitizer_shares_no_build_directory_with_the_users_one(tree: Path) -> None:
@@ -62,6 +64,15 @@ def test_wheel_with_a_sanitizer_shares_no_build_directory_with_the_users_one(tre
     assert "--config-settings=build-dir=build/cp311-thread" in sanitized.pip_arguments
     assert "--config-settings=cmake.define.KVFS_SANITIZE=thread" in sanitized.pip_arguments
     assert plain.digest != sanitized.digest
+
+
+def test_wheel_with_faults_shares_no_build_directory_with_the_users_one(tree: Path) -> None:
+    plain = WheelBuild(tree, "3.11", False)
+    faulty = WheelBuild(tree, "3.11", False, faults=True)
+    assert not [argument for argument in plain.pip_arguments if "FAULTS" in argument]
+    assert "--config-settings=build-dir=build/cp311-faults" in faulty.pip_arguments
+    assert "--config-settings=cmake.define.KVFS_FAULTS=ON" in faulty.pip_arguments
+    assert plain.digest != faulty.digest
 
 
 def _wheel(build: WheelBuild, tag: str, *members: str) -> WheelBuild:

@@ -191,8 +191,8 @@ def _check_room(engine: EngineLike, spec: Spec, shown: Path, before: Physical) -
     def agrees() -> bool:
         """Tell whether what is promised is what lies there, or a little more."""
         now = physical(shown)
-        more = engine.stats()["used_bytes"] - now.total_bytes - now.promised_bytes
-        return 0 <= more <= before.temporary_bytes + leases
+        more = engine.stats()["used_bytes"] - now.total_bytes
+        return 0 <= more <= before.temporary_bytes + before.promised_bytes + leases
 
     assert await_that(agrees), (engine.stats(), physical(shown), before)
     said = promise(shown)

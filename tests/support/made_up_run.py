@@ -47,6 +47,8 @@ class MadeUpRun:
             for phase in ("cold", "warm") if arm.offloads else ("cold",):
                 for task in TASKS:
                     self._accuracy(arm.name, threads, phase, task)
+            if arm.offloads:
+                self._control(arm.name, threads)
 
     def _load(self, arm: str, threads: int, phase: str, streams: int) -> None:
         fast = phase != "cold"
@@ -76,6 +78,24 @@ class MadeUpRun:
         }
         self._add(arm, case, "accuracy", [1.0, 1.0, 1.0] if task == "niah_single_1" else [0.2, 0.4, 0.6])
         self._traffic(arm, case, 2688 if phase == "warm" else 0)
+
+    def _control(self, arm: str, threads: int) -> None:
+        for phase in ("cold", "damaged"):
+            case: dict[str, Scalar] = {
+                "phase": phase,
+                "streams": 4,
+                "threads": threads,
+                "task": "niah_single_1, control",
+                "inputs": "documents-control",
+            }
+            wrong = phase == "damaged" and arm == STOCK
+            self._add(arm, case, "control_accuracy", [0.0, 0.0] if wrong else [1.0, 1.0])
+            if phase == "damaged":
+                self._add(arm, case, "control_damaged_files", [40])
+                self._add(arm, case, "control_tier_hit_tokens", [512 if wrong else 0])
+                self._add(arm, case, "control_failed_jobs", [0 if wrong else 2])
+                if arm != STOCK:
+                    self._add(arm, case, "control_damaged_chunks", [6])
 
     def _traffic(self, arm: str, case: Mapping[str, Scalar], disk: int) -> None:
         self._add(arm, case, "tier_hit_tokens", [disk])

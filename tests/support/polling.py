@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from kvfs.jobs import SHED, CompletionLike
+
 DEADLINE_S: Final = 30.0
 
 
@@ -22,3 +24,15 @@ def await_that(condition: Callable[[], bool]) -> bool:
 def small_buffer() -> memoryview:
     """Return a primary tier of four chunks of 4096 bytes."""
     return memoryview(bytearray(4 * 4096)).cast("B", (4, 4096))
+
+
+def until_admitted(store: Callable[[], CompletionLike]) -> CompletionLike:
+    """Repeat a store until its job is let through, after the disk took none; return its completion."""
+    done: list[CompletionLike] = []
+
+    def is_admitted() -> bool:
+        done[:] = [store()]
+        return SHED not in done[0].outcomes
+
+    assert await_that(is_admitted)
+    return done[0]

@@ -55,6 +55,9 @@ class EngineOptions(TypedDict, total=False):
     checksum: str
     file_mode: int
     dir_mode: int
+    capacity_bytes: int | None
+    min_free_bytes: int | None
+    space_root: str | None
 
 
 class Rig:
@@ -88,8 +91,8 @@ class Rig:
         return self.base / digits[0:3] / f"{digits[3:5]}_g{group}" / f"{digits}.bin"
 
     def files(self) -> list[Path]:
-        """Return all files of the namespace but the engine's own two."""
-        own = {self.base / "kvfs.lock", self.base / "kvfs.index"}
+        """Return all files of the namespace but the engine's own three."""
+        own = {self.base / name for name in ("kvfs.lock", "kvfs.index", "kvfs.space")}
         return sorted(path for path in self.base.rglob("*") if path.is_file() and path not in own)
 
     def submit(self, kind: str, keys: Sequence[bytes], chunk_ids: Sequence[int] = ()) -> int:

@@ -174,7 +174,8 @@ Status inspect_beneath(int at, const std::string& path, Entry& entry) {
 
 Status create_exclusive(int at, const std::string& path, Naming naming, const Modes& modes,
                         std::span<const std::byte> bytes, DirectPolicy& direct, File& file) {
-  const std::string parent = path.substr(0, path.find_last_of('/'));
+  const std::size_t slash = path.find_last_of('/');
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
   const bool named = naming == Naming::kNamed;
   const std::string& target = named ? path : parent;
   const int flags = O_WRONLY | (named ? O_CREAT | O_EXCL | O_NOFOLLOW : O_TMPFILE);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -83,10 +84,15 @@ class SpaceFile::Turn {
 
 Status SpaceFile::open(const Directory& directory, bool& alone) {
   directory_ = &directory;
+  return join(alone);
+}
+
+Status SpaceFile::join(bool& alone) {
+  const Directory& directory = *directory_;
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   file_ = Fd(::openat(directory.at(), kName, kFlags | O_CREAT | O_EXCL, directory.modes().file));
   if (file_.valid()) (void)give_mode(file_, directory.modes());
-  if (!file_.valid()) file_ = Fd(::openat(directory.at(), kName, kFlags));
+  if (!file_.valid() && errno == EEXIST) file_ = Fd(::openat(directory.at(), kName, kFlags));
   if (!file_.valid()) return Status::from_errno("open kvfs.space");
   const Turn turn(file_);
   if (!turn.status().ok()) return turn.status();
@@ -102,21 +108,29 @@ Status SpaceFile::open(const Directory& directory, bool& alone) {
 
 Status SpaceFile::update(const std::function<void(SpaceTable&)>& change) {
   const std::lock_guard lock(mutex_);
+  struct stat found;
+  bool alone = false;
+  // Somebody has removed it. Whoever comes makes a new one, and all has to be counted again.
+  if (::fstat(file_.get(), &found) == 0 && found.st_nlink == 0) {
+    if (const Status joined = join(alone); !joined.ok()) return joined;
+  }
   const Turn turn(file_);
   if (!turn.status().ok()) return turn.status();
   SpaceTable table;
-  read(table);
   table.mine = slot_;
+  bool whole = false;
+  if (const Status got = read(table, whole); !got.ok()) return got;
+  const SpaceTable before = table;
   for (std::size_t slot = 0; slot < SpaceTable::kSlots; ++slot) {
     if (slot == slot_ || table.slots[slot] == 0 || is_held(slot)) continue;
     table.unowned += std::exchange(table.slots[slot], 0);
   }
   if (table.unowned < 0) table.unowned = 0;
   change(table);
-  return write(table);
+  return whole && table == before ? Status::success() : write(table);
 }
 
-// By hand: a forked child has the same open file description and would keep the lock.
+// By hand: a forked child has the same open file description and would keep its lock.
 void SpaceFile::close() {
   const std::lock_guard lock(mutex_);
   if (!file_.valid()) return;
@@ -131,13 +145,20 @@ bool SpaceFile::is_held(std::size_t slot) const {
   return ::fcntl(file_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-void SpaceFile::read(SpaceTable& table) const {
+Status SpaceFile::read(SpaceTable& table, bool& whole) const {
   Image image;
-  if (::pread(file_.get(), &image, sizeof image, 0) != ssize_t{sizeof image} || !holds_together(image))
-    return;
+  ssize_t got;
+  do {
+    got = ::pread(file_.get(), &image, sizeof image, 0);
+  } while (got < 0 && errno == EINTR);
+  // What could not be read must not be written anew: that would forget what the others hold.
+  if (got < 0) return Status::from_errno("read kvfs.space");
+  whole = got == ssize_t{sizeof image} && holds_together(image);
+  if (!whole) return Status::success();
   table.counted = image.counted == 1;
   table.unowned = image.unowned;
   table.slots = image.slots;
+  return Status::success();
 }
 
 Status SpaceFile::write(const SpaceTable& table) const {
@@ -148,9 +169,12 @@ Status SpaceFile::write(const SpaceTable& table) const {
   image.slots = table.slots;
   const Fd file(::openat(directory_->at(), kName, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.valid()) return Status::from_errno("open kvfs.space");
-  return ::pwrite(file.get(), &image, sizeof image, 0) == ssize_t{sizeof image}
-             ? Status::success()
-             : Status::failure(EIO, "write kvfs.space");
+  ssize_t put;
+  do {
+    put = ::pwrite(file.get(), &image, sizeof image, 0);
+  } while (put < 0 && errno == EINTR);
+  if (put < 0) return Status::from_errno("write kvfs.space");
+  return put == ssize_t{sizeof image} ? Status::success() : Status::failure(EIO, "write kvfs.space");
 }
 
 Status room_of(const Directory& directory, Room& room) {

@@ -22,6 +22,7 @@ struct SpaceTable {
   std::size_t mine = 0;  // this process's slot
 
   [[nodiscard]] std::int64_t total() const;
+  [[nodiscard]] bool operator==(const SpaceTable&) const = default;
 };
 
 // A slot of the file kvfs.space in a directory, held as long as this lives: the kernel frees it when the
@@ -36,13 +37,15 @@ class SpaceFile {
   // What does not hold together is an empty table that has not been counted.
   Status update(const std::function<void(SpaceTable&)>& change);
 
-  // Let the slot go. update() fails from then on.
+  // Give the slot up: what it says belongs to nobody then.
   void close();
 
  private:
   class Turn;
+  Status join(bool& alone);
   [[nodiscard]] bool is_held(std::size_t slot) const;
-  void read(SpaceTable& table) const;
+  // `whole`: what is in the file holds together.
+  Status read(SpaceTable& table, bool& whole) const;
   [[nodiscard]] Status write(const SpaceTable& table) const;
 
   const Directory* directory_ = nullptr;

@@ -33,8 +33,12 @@ Status InputStream::read(std::span<std::byte> bytes) {
 }
 
 Status InputStream::patch(std::size_t offset, std::byte byte) {
-  return ::pwrite(file_.get(), &byte, 1, static_cast<off_t>(offset)) == 1 ? Status::success()
-                                                                          : Status::from_errno("write");
+  ssize_t put;
+  do {
+    put = ::pwrite(file_.get(), &byte, 1, static_cast<off_t>(offset));
+  } while (put < 0 && errno == EINTR);
+  if (put < 0) return Status::from_errno("write");
+  return put == 1 ? Status::success() : Status::failure(EIO, "write");
 }
 
 OutputStream::~OutputStream() {
@@ -56,6 +60,7 @@ Status OutputStream::write(std::span<const std::byte> bytes) {
     const ssize_t put = ::write(file_.get(), bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return Status::from_errno("write");
+    if (put == 0) return Status::failure(EIO, "write");
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
   return Status::success();

@@ -20,6 +20,7 @@ constexpr auto kUnusedLookPeriod = std::chrono::minutes(1);
 constexpr int kRounds = 4;
 // Directories to remove before looking whether stores need room.
 constexpr std::size_t kPrunedAtOnce = 16;
+constexpr std::uint64_t kDirectoryBytes = 4096;
 using Clock = std::chrono::steady_clock;
 
 }  // namespace
@@ -50,7 +51,7 @@ void Evictor::wake_up() {
 
 void Evictor::run() {
   while (!stop_) {
-    if (!space_.counted()) count();
+    if (space_.must_count()) count();
     const std::uint64_t removed = context_.counters.removed_files.load(std::memory_order_relaxed);
     space_.removed(removed - std::exchange(removed_seen_, removed));
     space_.refresh();
@@ -66,22 +67,29 @@ void Evictor::run() {
 void Evictor::prune() {
   for (std::size_t begin = 0; !unpruned_.empty() && !stop_; ++begin) {
     if (begin >= kPrunedAtOnce && space_.excess_bytes() > 0) return;
-    layouts::prune(context_, unpruned_.back());
+    const std::string path = std::move(unpruned_.back());
     unpruned_.pop_back();
-    space_.pruned(1);
+    const std::string directory = path.substr(0, path.find_last_of('/'));
+    fs::Entry before;
+    fs::Entry after;
+    (void)fs::inspect(context_.directory.at(), directory, before);
+    layouts::prune(context_, path);
+    const bool gone =
+        fs::inspect(context_.directory.at(), directory, after).ok() && after.kind == fs::Kind::kAbsent;
+    space_.pruned(gone ? before.disk_bytes : 0);
   }
 }
 
 void Evictor::count() {
-  const Space::CountBegun begun = space_.begin_count();
+  const std::int64_t stored_before = space_.stored_bytes();
   std::uint64_t bytes = 0;
-  if (layouts::count_tree(space_.root(), stop_, bytes)) space_.set_counted(bytes, begun);
+  if (layouts::count_tree(space_.root(), stop_, bytes)) space_.set_counted(bytes, stored_before);
 }
 
 void Evictor::evict() {
   for (int round = 0; round < kRounds && !stop_; ++round) {
     // What pruning will give back makes no more chunks victims.
-    const std::uint64_t pending = unpruned_.size() * layouts::kLeafBytes;
+    const std::uint64_t pending = unpruned_.size() * kDirectoryBytes;
     const std::uint64_t beyond = space_.excess_bytes();
     if (beyond <= pending) return;
     const std::uint64_t excess = beyond - pending;
@@ -107,7 +115,7 @@ std::uint64_t Evictor::evict_unused(std::uint64_t bytes) {
     unused_.pop_back();
     Status status;
     if (layouts::remove_unused(space_.root(), chunk, status)) {
-      freed += chunk.disk_bytes + layouts::kLeafBytes;
+      freed += chunk.disk_bytes;
       ++chunks_;
     } else if (!status.ok()) {
       ++failures_;
@@ -133,8 +141,9 @@ std::uint64_t Evictor::evict_own(std::uint64_t bytes) {
     space_.removed(removed);
     left -= keys.size();
     freed += removed * cost;
-    // The room is there as soon as the slot says so.
+    // The room is there as soon as the slot says so. Other processes see the same excess and evict, too.
     space_.refresh();
+    if (space_.remaining_excess_bytes() == 0) break;
   }
   return freed;
 }

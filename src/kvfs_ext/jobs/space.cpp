@@ -2,6 +2,7 @@
 #include "jobs/space.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 namespace kvfs::jobs {
@@ -16,6 +17,9 @@ constexpr std::int64_t kLeasesPerCapacity = 64;
 // Evicting begins and ends this far below the capacity, in parts of it.
 constexpr std::int64_t kMarginParts = 20;
 constexpr std::int64_t kMarginChunks = 64;
+constexpr std::int64_t kChunksToJoin = 4;
+
+bool says_full(const Status& status) { return status.code == ENOSPC || status.code == EDQUOT; }
 
 std::int64_t cost_of(std::size_t chunk_size_bytes) {
   const auto size = static_cast<std::int64_t>(chunk_size_bytes);
@@ -38,28 +42,34 @@ Space::Space(const SpaceLimits& limits, std::size_t chunk_size_bytes)
 
 Status Space::open(const std::string& root, const fs::Modes& modes) {
   if (const Status opened = root_.open(root, modes); !opened.ok()) return opened;
+  const Status joined = join();
+  // Nothing can be stored there now, and what is there can be loaded. refresh() tries again.
+  if (!joined.ok() && joined.code != EROFS && joined.code != ENOSPC && joined.code != EDQUOT) return joined;
+  return look_at_room();
+}
+
+Status Space::join() {
+  const Status status = enter();
+  joined_ = status.ok();
+  no_room_for_table_ = says_full(status);
+  return status;
+}
+
+Status Space::enter() {
   bool alone = false;
-  if (const Status joined = file_.open(root_, alone); !joined.ok()) return joined;
-  const Status status = file_.update([&](fs::SpaceTable& table) {
+  if (const Status opened = file_.open(root_, alone); !opened.ok()) return opened;
+  return file_.update([&](fs::SpaceTable& table) {
     table.unowned += std::exchange(table.slots[table.mine], 0);
     if (alone) table.counted = false;
     counted_ = table.counted;
     total_ = table.total();
   });
-  if (!status.ok()) return status;
-  return fs::room_of(root_, room_);
 }
 
-void Space::close() {
-  if (!enabled()) return;
-  const std::lock_guard lock(mutex_);
-  (void)file_.update([&](fs::SpaceTable& table) {
-    table.slots[table.mine] = 0;
-    table.unowned = std::max<std::int64_t>(0, table.unowned + stored_);
-    total_ = table.total();
-  });
-  file_.close();
-  root_.close();
+Status Space::look_at_room() {
+  const Status status = fs::room_of(root_, room_);
+  free_bytes_ = room_.free_bytes;
+  return status;
 }
 
 std::int64_t Space::margin() const {
@@ -73,7 +83,7 @@ bool Space::reserve() {
   bool granted = false;
   {
     const std::lock_guard lock(mutex_);
-    granted = stored_ + reserved_ + cost_ <= claim_ || (!denied_ && lease());
+    granted = stored_ + reserved_ + cost_ <= claim_ || (joined_ && !denied_ && lease());
     denied_ = !granted;
     if (granted) reserved_ += cost_;
     if (!granted) ++sheds_;
@@ -95,7 +105,7 @@ bool Space::fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t
 }
 
 bool Space::lease() {
-  if (!fs::room_of(root_, room_).ok()) return false;
+  if (!look_at_room().ok()) return false;
   const std::int64_t needed = stored_ + reserved_ + cost_ - claim_;
   std::int64_t taken = 0;
   const Status updated = file_.update([&](fs::SpaceTable& table) {
@@ -119,6 +129,7 @@ void Space::stored() {
   const std::lock_guard lock(mutex_);
   reserved_ -= cost_;
   stored_ += cost_;
+  ++directories_;
 }
 
 void Space::cancelled() {
@@ -133,37 +144,43 @@ void Space::removed(std::size_t chunks) {
   stored_ -= static_cast<std::int64_t>(chunks) * (cost_ - kDirectoryBytes);
 }
 
-void Space::pruned(std::size_t directories) {
-  if (!enabled() || directories == 0) return;
+void Space::pruned(std::uint64_t freed_bytes) {
   const std::lock_guard lock(mutex_);
-  stored_ -= static_cast<std::int64_t>(directories) * kDirectoryBytes;
+  // Those of chunks from before the start were counted as what they take, which is nothing on some file
+  // systems.
+  if (directories_ == 0) {
+    stored_ -= signed_bytes(freed_bytes);
+  } else {
+    --directories_;
+    stored_ -= kDirectoryBytes;
+  }
 }
 
-bool Space::counted() {
-  const std::lock_guard lock(mutex_);
-  return counted_;
+void Space::close() {
+  file_.close();
+  // So that its file system can be unmounted.
+  root_.close();
 }
 
-Space::CountBegun Space::begin_count() {
+bool Space::must_count() {
   const std::lock_guard lock(mutex_);
-  CountBegun begun;
-  (void)file_.update([&](const fs::SpaceTable& table) { begun = {stored_, table.unowned}; });
-  return begun;
+  return limits_.capacity_bytes > 0 && !counted_ && joined_;
 }
 
-void Space::set_counted(std::uint64_t bytes, const CountBegun& begun) {
+std::int64_t Space::stored_bytes() {
   const std::lock_guard lock(mutex_);
-  (void)file_.update([&](fs::SpaceTable& table) {
-    // Somebody else has counted, and what was evicted since then is not in our count.
-    if (!table.counted) {
-      // What was stored meanwhile may have been seen or not: it counts twice rather than not at all. So does
-      // what those have stored who died meanwhile.
-      const std::int64_t orphaned = std::max<std::int64_t>(0, table.unowned - begun.unowned);
-      table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - begun.stored) + orphaned;
-    }
+  return stored_;
+}
+
+void Space::set_counted(std::uint64_t bytes, std::int64_t stored_before) {
+  const std::lock_guard lock(mutex_);
+  const Status counted = file_.update([&](fs::SpaceTable& table) {
+    // What was stored meanwhile may have been seen or not: it counts twice rather than not at all.
+    table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - stored_before);
     table.counted = counted_ = true;
     total_ = table.total();
   });
+  no_room_for_table_ = says_full(counted);
 }
 
 void Space::removed_unowned(std::uint64_t bytes) {
@@ -176,7 +193,8 @@ void Space::removed_unowned(std::uint64_t bytes) {
 
 void Space::refresh() {
   const std::lock_guard lock(mutex_);
-  (void)fs::room_of(root_, room_);
+  (void)look_at_room();
+  if (!joined_ && !join().ok()) return;
   const std::int64_t held = stored_ + reserved_;
   const std::int64_t wanted = claim_ - held > 2 * lease_ ? held + lease_ : claim_;
   const Status updated = file_.update([&](fs::SpaceTable& table) {
@@ -196,6 +214,8 @@ std::uint64_t Space::beyond(std::int64_t margins) const {
     const std::int64_t kept = signed_bytes(limits_.min_free_bytes) + claim_ - stored_;
     excess = std::max(excess, kept + margins * margin() / 2 - signed_bytes(room_.free_bytes));
   }
+  // Nothing can be counted before there is room for the file that says how much it is.
+  if (no_room_for_table_) excess = std::max(excess, kChunksToJoin * cost_);
   return excess > 0 ? static_cast<std::uint64_t>(excess) : 0;
 }
 
@@ -204,10 +224,13 @@ std::uint64_t Space::excess_bytes() {
   return beyond(1) > 0 ? beyond(2) : 0;
 }
 
-SpaceStats Space::stats() {
-  if (!enabled()) return {};
+std::uint64_t Space::remaining_excess_bytes() {
   const std::lock_guard lock(mutex_);
-  return {static_cast<std::uint64_t>(std::max<std::int64_t>(0, total_)), room_.free_bytes, counted_ ? 1U : 0U,
+  return beyond(2);
+}
+
+SpaceStats Space::stats() const {
+  return {static_cast<std::uint64_t>(std::max<std::int64_t>(0, total_)), free_bytes_, counted_ ? 1U : 0U,
           sheds_};
 }
 

@@ -2,6 +2,7 @@
 // rules.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -34,9 +35,6 @@ class Space {
 
   // Join those who share `root`, made if it is missing. Blocks.
   Status open(const std::string& root, const fs::Modes& modes);
-  // Leave them: what was stored here belongs to nobody then, and what was leased goes back. Once nobody
-  // stores or removes any more.
-  void close();
   [[nodiscard]] bool enabled() const { return limits_.any(); }
   [[nodiscard]] const fs::Directory& root() const { return root_; }
   // To be called when there is something to evict, from any thread.
@@ -46,20 +44,17 @@ class Space {
   [[nodiscard]] bool reserve();
   void stored();
   void cancelled();
-  // So many chunks that were counted are gone, or so many of the directories that they lay in; where another
-  // chunk needs one, that counts for it.
+  // So many chunks that were counted are gone, or one of the directories that they lay in has been looked
+  // after; where another chunk needs it, that has paid for it.
   void removed(std::size_t chunks);
-  void pruned(std::size_t directories);
+  // `freed_bytes` is what the directory has taken, 0 if it is still there.
+  void pruned(std::uint64_t freed_bytes);
 
-  // Whether all that lies below the root has been counted.
-  [[nodiscard]] bool counted();
-  // What to remember while all of it is counted, and then how much it is.
-  struct CountBegun {
-    std::int64_t stored = 0;
-    std::int64_t unowned = 0;
-  };
-  [[nodiscard]] CountBegun begin_count();
-  void set_counted(std::uint64_t bytes, const CountBegun& begun);
+  // Whether all that lies below the root has still to be counted.
+  [[nodiscard]] bool must_count();
+  // All of it was counted to be so much; `stored_before` is what stored_bytes() was when that began.
+  void set_counted(std::uint64_t bytes, std::int64_t stored_before);
+  [[nodiscard]] std::int64_t stored_bytes();
   // Bytes that are gone and belonged to no process.
   void removed_unowned(std::uint64_t bytes);
 
@@ -67,11 +62,19 @@ class Space {
   void refresh();
   // How many bytes have to be evicted now, 0 if none; as of the last refresh().
   [[nodiscard]] std::uint64_t excess_bytes();
+  // The same while evicting, which begins later than it ends.
+  [[nodiscard]] std::uint64_t remaining_excess_bytes();
   [[nodiscard]] std::uint64_t chunk_cost_bytes() const { return static_cast<std::uint64_t>(cost_); }
-  [[nodiscard]] SpaceStats stats();
+  // Never waits.
+  [[nodiscard]] SpaceStats stats() const;
+  // Leave, with everything ended that could store.
+  void close();
 
  private:
-  // With the mutex held.
+  // With the mutex held, or before any thread has this.
+  Status join();
+  Status enter();
+  Status look_at_room();
   [[nodiscard]] bool lease();
   [[nodiscard]] bool fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t more) const;
   // How many bytes there are too many, if so many margins are to be left.
@@ -86,17 +89,25 @@ class Space {
   fs::SpaceFile file_;
   std::function<void()> on_scarce_;
 
-  std::mutex mutex_;           // guards what follows
-  std::int64_t stored_ = 0;    // by this process, less what it has removed
-  std::int64_t reserved_ = 0;  // being stored
-  std::int64_t claim_ = 0;     // what this process's slot says: at least both
-  // As of the last look.
-  std::int64_t total_ = 0;
-  fs::Room room_;
-  bool counted_ = false;
+  std::mutex mutex_;  // guards what follows
+  // Whether this process has a slot. Where it could get none it stores nothing.
+  bool joined_ = false;
+  // Nor could it, or what was counted, be written: the file system is full.
+  bool no_room_for_table_ = false;
+  std::int64_t stored_ = 0;       // by this process, less what it has removed
+  std::int64_t reserved_ = 0;     // being stored
+  std::int64_t directories_ = 0;  // stored with a directory each, less those given back
+  std::int64_t claim_ = 0;        // what this process's slot says: at least both
+  fs::Room room_;                 // as of the last look
   // The last lease was refused, so that the next would be, too, until refresh() sees room.
   bool denied_ = false;
-  std::uint64_t sheds_ = 0;
+
+  // As of the last look, too. Changed with the mutex held and read without it: a disk that does not answer
+  // holds it as long as it likes, and whoever asks for stats must not wait for that.
+  std::atomic<std::int64_t> total_{0};
+  std::atomic<std::uint64_t> free_bytes_{0};
+  std::atomic<bool> counted_{false};
+  std::atomic<std::uint64_t> sheds_{0};
 };
 
 }  // namespace kvfs::jobs

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -53,14 +54,22 @@ std::thread Crew::start(const std::string& name, std::function<void()> work) {
     // With the lock: whoever waits may destroy this as soon as it has it.
     ended_.notify_all();
   };
+  // Signals are for the process's own threads; here they would interrupt system calls.
+  sigset_t all;
+  sigset_t before;
+  (void)::sigfillset(&all);
+  (void)::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const auto restore = [&before] { (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr); };
   try {
     std::thread thread([work = std::move(work), end] {
       work();
       end();
     });
+    restore();
     name_thread(thread, name);
     return thread;
   } catch (...) {
+    restore();
     end();
     throw;
   }

@@ -17,53 +17,34 @@ namespace {
 
 // Deeper than any model's name; whoever nests directories on purpose must not exhaust the stack.
 constexpr std::size_t kDepthMax = 32;
-constexpr std::uint64_t kBlockBytes = 4096;
 
 bool opened_and_read(int at, const std::string& name, Fd& directory, std::vector<std::string>& names) {
   fs::Listing listing;
   return fs::open_directory(at, name.c_str(), directory).ok() && listing.read(directory, names).ok();
 }
 
-// Never less than evicting gives back, also where blocks are smaller.
-std::uint64_t chunk_bytes(const fs::Entry& entry) {
-  return std::max<std::uint64_t>(entry.disk_bytes,
-                                 (entry.size_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes);
-}
-
 class Counter {
  public:
   Counter(const std::atomic<bool>& stop, dev_t device) : stop_(stop), device_(device) {}
 
-  // `own_bytes` is what the directory itself takes, which has been counted.
-  void visit(int at, const std::string& name, std::size_t depth, std::uint64_t own_bytes) {
+  void visit(int at, const std::string& name, std::size_t depth) {
     Fd directory;
     std::vector<std::string> names;
-    std::uint64_t leaves_bytes = 0;
-    if (stop_ || depth > kDepthMax || !opened_and_read(at, name, directory, names)) {
-      whole_ = false;
-      return;
-    }
+    if (stop_ || depth > kDepthMax || !opened_and_read(at, name, directory, names)) return;
     for (const std::string& each : names) {
       fs::Entry entry;
-      if (stop_ || !fs::inspect(directory.get(), each, entry).ok()) whole_ = false;
-      if (entry.device != device_) continue;
-      const bool is_chunk = entry.kind == fs::Kind::kRegular && each.ends_with(".bin");
-      bytes_ += is_chunk ? chunk_bytes(entry) : entry.disk_bytes;
-      if (is_chunk) leaves_bytes += kLeafBytes;
-      if (entry.kind == fs::Kind::kDirectory) visit(directory.get(), each, depth + 1, entry.disk_bytes);
+      if (!fs::inspect(directory.get(), each, entry).ok() || entry.device != device_) continue;
+      bytes_ += entry.disk_bytes;
+      if (entry.kind == fs::Kind::kDirectory) visit(directory.get(), each, depth + 1);
     }
-    // Evicting gives back so much for each chunk, also where one directory has several, or takes less.
-    if (leaves_bytes > own_bytes) bytes_ += leaves_bytes - own_bytes;
   }
 
-  [[nodiscard]] bool whole() const { return whole_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
   const std::atomic<bool>& stop_;
   const dev_t device_;
   std::uint64_t bytes_ = 0;
-  bool whole_ = true;
 };
 
 // Keeps the oldest chunks, the newest of them on top.
@@ -111,7 +92,7 @@ class Finder {
         if (!is_chunk_path(first, leaf, name) || !fs::inspect(inner.get(), name, entry).ok() ||
             entry.kind != fs::Kind::kRegular)
           continue;
-        keep({entry.modified_ns, chunk_bytes(entry), path + '/' + leaf + '/' + name});
+        keep({entry.modified_ns, entry.disk_bytes, path + '/' + leaf + '/' + name});
       }
     }
   }
@@ -136,9 +117,9 @@ bool count_tree(const fs::Directory& root, const std::atomic<bool>& stop, std::u
   fs::Entry entry;
   if (!fs::inspect(root.at(), ".", entry).ok()) return false;
   Counter counter(stop, entry.device);
-  counter.visit(root.at(), ".", 0, entry.disk_bytes);
+  counter.visit(root.at(), ".", 0);
   bytes = counter.bytes() + entry.disk_bytes;
-  return counter.whole();
+  return !stop;
 }
 
 bool remove_unused(const fs::Directory& root, const UnusedChunk& chunk, Status& status) {

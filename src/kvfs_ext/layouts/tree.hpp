@@ -12,12 +12,8 @@
 
 namespace kvfs::layouts {
 
-// What each chunk's directory takes, where it has one of its own.
-inline constexpr std::uint64_t kLeafBytes = 4096;
-
-// Bytes on disk of everything below `root`, itself included; links are not followed and other file systems
-// not entered. Chunks count as when they are stored and evicted, at least: whole blocks of 4 KiB, and
-// kLeafBytes each. False if something could not be read, or after `stop`. Blocks for long.
+// Bytes on disk of everything below `root`, itself included; links are not followed, other file systems not
+// entered, and what this user may not read is passed over. False after `stop`. Blocks for long.
 bool count_tree(const fs::Directory& root, const std::atomic<bool>& stop, std::uint64_t& bytes);
 
 // A chunk of a namespace that no engine has open.

@@ -1,0 +1,188 @@
+"""The thread that counts what lies below the root, and removes chunks when there are too many.
+
+docs/capacity.md has the rules.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections import deque
+from typing import Final
+
+from kvfs.fallback import tree
+from kvfs.fallback.chunks import Chunks
+from kvfs.fallback.index import KeyIndex
+from kvfs.fallback.space import Space
+
+# How long what other processes do may go unnoticed.
+_PERIOD_S: Final = 1.0
+# Evicted before the others learn of the room.
+_KEYS_AT_ONCE: Final = 256
+_EVICTED_KEPT_MAX: Final = 65_536
+_UNUSED_KEPT_MAX: Final = 65_536
+# Walking a root with many chunks takes seconds.
+_UNUSED_LOOK_PERIOD_S: Final = 60.0
+# What a look says may be a little off.
+_ROUNDS: Final = 4
+# Directories to remove before looking whether stores need room.
+_PRUNED_AT_ONCE: Final = 16
+
+
+class Evictor:
+    """Evicts until there is room. `run` belongs to one thread; all else is thread-safe and never blocks.
+
+    Args:
+        chunks: The namespace.
+        chunk_size_bytes: Size of every chunk.
+        index: Says which chunks were used longest ago.
+        space: Says how much is to be evicted.
+    """
+
+    def __init__(self, chunks: Chunks, chunk_size_bytes: int, index: KeyIndex, space: Space) -> None:
+        self._chunks = chunks
+        self._chunk_size_bytes = chunk_size_bytes
+        self._index = index
+        self._space = space
+        self._stopped = threading.Event()
+        self._wake = threading.Event()
+        # Files that loads have removed, and how many of them the space knows of.
+        self._removed_files = 0
+        self._removed_seen = 0
+        # Keys of evicted chunks whose directories may be empty.
+        self._unpruned: list[bytes] = []
+        # Chunks of unused namespaces, oldest first; and when to look for more.
+        self._unused: deque[tree.UnusedChunk] = deque()
+        self._look_again_at = 0.0
+        self._evicted: deque[bytes] = deque(maxlen=_EVICTED_KEPT_MAX)
+        self._evicted_chunks = 0
+        self._evicted_bytes = 0
+        self._failures = 0
+        space.on_scarce = self._wake.set
+
+    def run(self) -> None:
+        """Count, evict and prune until `stop`. Blocks."""
+        while not self._stopped.is_set():
+            self._wake.clear()
+            try:
+                self._take_a_turn()
+            except Exception:  # noqa: BLE001 - out of memory, say; the next turn may find some
+                self._failures += 1
+            if not self._unpruned:
+                self._wake.wait(_PERIOD_S)
+
+    def stop(self) -> None:
+        """Ask it to end; returns before it has ended."""
+        self._stopped.set()
+        self._wake.set()
+
+    def note_removed(self) -> None:
+        """Note that a load has removed a file. The caller holds the engine's lock."""
+        self._removed_files += 1
+
+    def take_evicted(self) -> list[bytes]:
+        """Take the keys evicted since the last call, or the last of them."""
+        taken = []
+        while self._evicted:
+            taken.append(self._evicted.popleft())
+        return taken
+
+    def stats(self) -> dict[str, int]:
+        """Return the evictor's part of the engine's `stats()`."""
+        return {
+            "evicted_chunks": self._evicted_chunks,
+            "evicted_bytes": self._evicted_bytes,
+            "evict_failures": self._failures,
+        }
+
+    def _take_a_turn(self) -> None:
+        if self._space.must_count:
+            self._count()
+        removed = self._removed_files
+        self._space.removed(removed - self._removed_seen)
+        self._removed_seen = removed
+        self._space.refresh()
+        self._evict()
+        self._prune()
+
+    def _count(self) -> None:
+        stored_before = self._space.stored_bytes
+        size_bytes = tree.count_tree(self._space.root, self._stopped.is_set)
+        if size_bytes is not None:
+            self._space.set_counted(size_bytes, stored_before)
+
+    def _evict(self) -> None:
+        for _ in range(_ROUNDS):
+            excess_bytes = self._space.excess_bytes()
+            if not excess_bytes or self._stopped.is_set():
+                return
+            freed_bytes = self._evict_unused(excess_bytes)
+            if freed_bytes < excess_bytes:
+                freed_bytes += self._evict_own(excess_bytes - freed_bytes)
+            self._space.refresh()
+            if not freed_bytes:
+                return
+
+    def _evict_unused(self, size_bytes: int) -> int:
+        """Evict chunks of namespaces that nobody uses; return how many bytes that has freed."""
+        now = time.monotonic()
+        if not self._unused and now >= self._look_again_at:
+            found = tree.unused_chunks(
+                self._space.root, self._chunks.base_path, _UNUSED_KEPT_MAX, self._stopped.is_set
+            )
+            self._unused.extend(found)
+            self._look_again_at = now + _UNUSED_LOOK_PERIOD_S
+        freed_bytes = 0
+        while self._unused and freed_bytes < size_bytes and not self._stopped.is_set():
+            chunk = self._unused.popleft()
+            try:
+                if not tree.remove_unused(chunk):
+                    continue
+            except OSError:
+                self._failures += 1
+                continue
+            freed_bytes += chunk.disk_bytes
+            self._evicted_chunks += 1
+        if freed_bytes:
+            self._space.removed_unowned(freed_bytes)
+        self._evicted_bytes += freed_bytes
+        return freed_bytes
+
+    def _evict_own(self, size_bytes: int) -> int:
+        """Evict chunks of this namespace; return how many bytes that has freed."""
+        victims = deque(self._index.oldest(-(-size_bytes // self._space.cost_bytes)))
+        freed = 0
+        while victims and not self._stopped.is_set():
+            batch = [victims.popleft() for _ in range(min(_KEYS_AT_ONCE, len(victims)))]
+            removed = sum([self._evict_one(key) for use, key in batch if self._index.take(key, use)])
+            self._space.removed(removed)
+            freed += removed
+            # The room is there as soon as the slot says so. Others see the same excess and evict, too.
+            self._space.refresh()
+            if not self._space.remaining_excess_bytes():
+                break
+        return freed * self._space.cost_bytes
+
+    def _evict_one(self, key: bytes) -> bool:
+        try:
+            was_there = self._chunks.remove(key)
+        except OSError:
+            self._failures += 1
+            return False
+        # A store has ended meanwhile: as a duplicate of the file that is gone, or after it, with its own.
+        if self._index.drop_taken(key) and self._chunks.lookup(key, self._chunk_size_bytes) == errno.ENOENT:
+            self._index.forget(key)
+        if was_there:
+            self._unpruned.append(key)
+        self._evicted_chunks += 1
+        self._evicted_bytes += self._space.cost_bytes
+        self._evicted.append(key)
+        return was_there
+
+    def _prune(self) -> None:
+        """Remove directories that evicting has left empty, until there is something more urgent."""
+        for count in range(len(self._unpruned)):
+            if self._stopped.is_set() or (count >= _PRUNED_AT_ONCE and self._space.excess_bytes()):
+                return
+            self._space.pruned(self._chunks.prune(self._unpruned.pop()))

@@ -1,0 +1,325 @@
+"""What one engine may still store: leases on the room that all processes share. docs/capacity.md."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kvfs.fallback.space_file import SPACE_NAME, SpaceFile, SpaceTable
+from kvfs.paths import make_directories
+
+# File systems give out blocks of so many bytes, or less.
+_BLOCK_BYTES: Final = 4096
+_DIRECTORY_BYTES: Final = 4096
+_LEASE_BYTES_MAX: Final = 64 << 20
+_LEASES_PER_CAPACITY: Final = 64
+# Evicting begins and ends so far below the capacity, in parts of it; without one, so many chunks.
+_MARGIN_PARTS: Final = 20
+_MARGIN_CHUNKS: Final = 64
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CHUNKS_MIN: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceLimits:
+    """The engine's arguments of the same names; None is no limit."""
+
+    capacity_bytes: int | None = None
+    min_free_bytes: int | None = None
+
+    def check(self, chunk_size_bytes: int) -> None:
+        """Raise ValueError unless a few chunks fit the capacity."""
+        # A block for what rounding up takes at most, and one for the directory.
+        least = _CHUNKS_MIN * (chunk_size_bytes + 2 * _BLOCK_BYTES)
+        if self.capacity_bytes is not None and self.capacity_bytes < least:
+            raise ValueError(
+                f"capacity_bytes must be at least {least} for chunks of {chunk_size_bytes} bytes, got "
+                f"{self.capacity_bytes}"
+            )
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a limit."""
+        return self.capacity_bytes is not None or self.min_free_bytes is not None
+
+
+def chunk_cost_bytes(chunk_size_bytes: int) -> int:
+    """Return what a chunk is counted as: its blocks, and one for its directory."""
+    return -(-chunk_size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES + _DIRECTORY_BYTES
+
+
+class Space:
+    """Room for stores. Thread-safe. Without limits it lets everything through and touches nothing.
+
+    Joins those who share the root, which is made if it is missing. Blocks.
+
+    Args:
+        limits: What is to be kept.
+        root: The directory that they are for.
+        chunk_size_bytes: Size of every chunk.
+        file_mode: Mode of the shared file.
+        dir_mode: Mode of missing directories.
+
+    Raises:
+        OSError: The shared file cannot be used.
+    """
+
+    def __init__(
+        self, limits: SpaceLimits, root: str, chunk_size_bytes: int, file_mode: int, dir_mode: int
+    ) -> None:
+        self.root = root
+        self.cost_bytes = chunk_cost_bytes(chunk_size_bytes)
+        # Called when there is something to evict, from any thread.
+        self.on_scarce: Callable[[], None] = lambda: None
+        self._limits = limits
+        wanted = (limits.capacity_bytes or _LEASE_BYTES_MAX * _LEASES_PER_CAPACITY) // _LEASES_PER_CAPACITY
+        self._lease_bytes = max(self.cost_bytes, min(_LEASE_BYTES_MAX, wanted))
+        self._lock = threading.Lock()  # guards what follows
+        # By this engine, less what it has removed; being stored; what its slot says, which is at least both.
+        self._stored = 0
+        self._reserved = 0
+        # Stored with a directory each, less those given back.
+        self._directories = 0
+        self._claim = 0
+        # As of the last look.
+        self._total = 0
+        self._free = 0
+        self._used = 0
+        self._counted = False
+        # The last lease was refused, so that the next would be, too, until refresh() sees room.
+        self._denied = False
+        self._sheds = 0
+        self._file: SpaceFile | None = None
+        self._file_mode = file_mode
+        # The file system is full, so that not even the shared file could be written.
+        self._no_room_for_table = False
+        if limits.any:
+            make_directories(root, dir_mode)
+            self._start()
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is limited."""
+        return self._limits.any
+
+    @property
+    def must_count(self) -> bool:
+        """Whether what lies below the root has to be counted."""
+        return self._limits.capacity_bytes is not None and self._file is not None and not self._counted
+
+    @property
+    def stored_bytes(self) -> int:
+        """What this engine has stored, less what it has removed, also of what was there before it."""
+        with self._lock:
+            return self._stored
+
+    def reserve(self) -> bool:
+        """Tell whether there is room for a chunk; then either `stored` or `cancelled` is due."""
+        if not self.enabled:
+            return True
+        with self._lock:
+            fits = self._stored + self._reserved + self.cost_bytes <= self._claim
+            granted = fits or (self._file is not None and not self._denied and self._lease(self._file))
+            self._denied = not granted
+            if granted:
+                self._reserved += self.cost_bytes
+            else:
+                self._sheds += 1
+            scarce = not granted or self._beyond(1) > 0
+        if scarce:
+            self.on_scarce()
+        return granted
+
+    def stored(self) -> None:
+        """Keep what was reserved."""
+        with self._lock:
+            if self.enabled:
+                self._reserved -= self.cost_bytes
+                self._stored += self.cost_bytes
+                self._directories += 1
+
+    def cancelled(self) -> None:
+        """Give back what was reserved."""
+        with self._lock:
+            if self.enabled:
+                self._reserved -= self.cost_bytes
+
+    def removed(self, chunks: int) -> None:
+        """Give back chunks that are gone, but not their directories."""
+        with self._lock:
+            self._stored -= chunks * (self.cost_bytes - _DIRECTORY_BYTES)
+
+    def pruned(self, freed_bytes: int) -> None:
+        """Give back a directory that was looked after; where another chunk needs it, that one has paid.
+
+        Args:
+            freed_bytes: What it has taken on disk; 0 if it is still there.
+        """
+        with self._lock:
+            # Those of chunks from before the start were counted as what they take, which is nothing on some
+            # file systems.
+            self._stored -= _DIRECTORY_BYTES if self._directories else freed_bytes
+            self._directories = max(0, self._directories - 1)
+
+    def set_counted(self, size_bytes: int, stored_before: int) -> None:
+        """Note that everything takes so much; `stored_before` is `stored_bytes` from before the count."""
+
+        def change(table: SpaceTable) -> None:
+            # What was stored meanwhile may have been seen or not: it counts twice rather than not at all.
+            table.unowned = max(0, size_bytes - stored_before)
+            table.counted = True
+
+        self._update(change)
+
+    def removed_unowned(self, size_bytes: int) -> None:
+        """Give back bytes that are gone and belonged to no process."""
+
+        def change(table: SpaceTable) -> None:
+            table.unowned = max(0, table.unowned - size_bytes)
+
+        self._update(change)
+
+    def refresh(self) -> None:
+        """Learn what the others hold, and give back what was leased and is not needed."""
+        if not self.enabled:
+            return
+        with self._lock:
+            held = self._stored + self._reserved
+            wanted = held + self._lease_bytes if self._claim - held > 2 * self._lease_bytes else self._claim
+
+            def change(table: SpaceTable) -> None:
+                table.slots[table.mine] = wanted
+
+            with contextlib.suppress(OSError):
+                if self._file is None:
+                    self._file = self._join()
+                self._free, self._used = self._file.room()
+                self._file.update(lambda table: self._look(table, change))
+                self._claim = wanted
+            self._denied = False
+
+    def excess_bytes(self) -> int:
+        """Return how many bytes have to be evicted now, as of the last `refresh`."""
+        with self._lock:
+            return self._beyond(2) if self._beyond(1) > 0 else 0
+
+    def remaining_excess_bytes(self) -> int:
+        """Return the same while evicting, which begins later than it ends."""
+        with self._lock:
+            return self._beyond(2)
+
+    def stats(self) -> dict[str, int]:
+        """Return the room's part of the engine's `stats()`."""
+        # Without the lock, which is held while a disk that hangs is asked for its room.
+        return {
+            "capacity_sheds": self._sheds,
+            "used_bytes": max(0, self._total),
+            "free_bytes": self._free,
+            "space_counted": int(self._counted),
+        }
+
+    def close(self) -> None:
+        """Leave; what was stored belongs to nobody then."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+
+    def _start(self) -> None:
+        """Join the others, but not where nothing can be stored now: what is there can still be loaded."""
+        try:
+            self._file = self._join()
+        except OSError as error:
+            if error.errno in {errno.EROFS, *_FULL}:
+                return
+            problem = f"cannot share with other processes what is taken ({error.strerror or error})"
+            raise OSError(error.errno or errno.EIO, problem, f"{self.root}/{SPACE_NAME}") from error
+
+    def _join(self) -> SpaceFile:
+        with self._noting_want_of_room():
+            file = SpaceFile(self.root, self._file_mode)
+            self._enter(file)
+            return file
+
+    def _enter(self, file: SpaceFile) -> None:
+        def change(table: SpaceTable) -> None:
+            table.unowned += table.slots[table.mine]
+            table.slots[table.mine] = 0
+            # What others than kvfs have written since is counted, too.
+            table.counted = table.counted and not file.alone
+
+        try:
+            self._free, self._used = file.room()
+            file.update(lambda table: self._look(table, change))
+        except BaseException:
+            file.close()
+            raise
+
+    @contextlib.contextmanager
+    def _noting_want_of_room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._no_room_for_table = error.errno in _FULL
+            raise
+        self._no_room_for_table = False
+
+    def _update(self, change: Callable[[SpaceTable], None]) -> None:
+        with self._lock, contextlib.suppress(OSError), self._noting_want_of_room():
+            if self._file is not None:
+                self._file.update(lambda table: self._look(table, change))
+
+    def _look(self, table: SpaceTable, change: Callable[[SpaceTable], None]) -> None:
+        change(table)
+        self._counted = table.counted
+        self._total = table.total
+
+    def _lease(self, file: SpaceFile) -> bool:
+        """Take room from what is left for all. The caller holds the lock."""
+        needed = self._stored + self._reserved + self.cost_bytes - self._claim
+        taken = 0
+
+        def change(table: SpaceTable) -> None:
+            nonlocal taken
+            table.slots[table.mine] = self._claim
+            sizes = (max(needed, self._lease_bytes), needed)
+            taken = next((size for size in sizes if self._fits(table, size)), 0)
+            table.slots[table.mine] += taken
+
+        try:
+            self._free, self._used = file.room()
+            file.update(lambda table: self._look(table, change))
+        except OSError:
+            return False
+        self._claim += taken
+        return taken > 0
+
+    def _fits(self, table: SpaceTable, more: int) -> bool:
+        """Tell whether so much more may be taken. The caller holds the lock."""
+        capacity_bytes, min_free_bytes = self._limits.capacity_bytes, self._limits.min_free_bytes
+        # Until all has been counted, no more than all that is taken there can be ours.
+        taken = table.total if table.counted else self._used + max(0, table.total)
+        if capacity_bytes is not None and taken + more > capacity_bytes:
+            return False
+        unwritten = self._claim - self._stored
+        return min_free_bytes is None or self._free - unwritten - more >= min_free_bytes
+
+    def _beyond(self, margins: int) -> int:
+        """Return how many bytes too many there are if so many margins are to be left."""
+        capacity_bytes, min_free_bytes = self._limits.capacity_bytes, self._limits.min_free_bytes
+        excess = 0
+        margin = _MARGIN_CHUNKS * self.cost_bytes
+        if capacity_bytes is not None:
+            margin = capacity_bytes // _MARGIN_PARTS
+            if self._counted:
+                excess = self._total - (capacity_bytes - margins * margin)
+        if min_free_bytes is not None:
+            kept = min_free_bytes + self._claim - self._stored
+            excess = max(excess, kept + margins * margin // 2 - self._free)
+        if self._no_room_for_table:
+            # Nothing can be counted before there is room for the file that says how much it is.
+            excess = max(excess, _CHUNKS_MIN * self.cost_bytes)
+        return max(0, excess)

@@ -128,6 +128,18 @@ def micro(session: nox.Session) -> None:
     measure(session, python, "harness.micro")
 
 
+@nox.session(default=False)
+def soak(session: nox.Session) -> None:
+    """Soak the engine with load, kills and damage; `-- --minutes N`, `-- --help`."""
+    python = session_python(session)
+    sysdeps.ensure("compile", python)
+    # Of the large group only what the soak imports.
+    wanted = [line for line in dependency_group("bench") if line.startswith(("psutil", "matplotlib"))]
+    install(session, python, [*dependency_group("tests"), *wanted])
+    install_wheel(session, python, pure=False)
+    measure(session, python, "harness.soak")
+
+
 def measure(session: nox.Session, python: str, module: str) -> None:
     """Run a benchmark of the harness with the arguments that the user gave."""
     session.run(

@@ -14,6 +14,9 @@ namespace kvfs::fs {
 
 namespace {
 
+// How often a directory that somebody else removes meanwhile is made again.
+constexpr int kDirectoryTries = 16;
+
 // Some device wants no more than this, and none more than that.
 constexpr std::uintptr_t kAlignmentMin = 512;
 constexpr std::uintptr_t kAlignmentMax = 4096;
@@ -88,10 +91,15 @@ Status make_directory(int at, const std::string& path, mode_t mode) {
     return errno == EEXIST ? Status::success() : Status::from_errno("mkdir");
   // The umask may have taken bits; what the parent passes on (its group) stays.
   struct stat made;
-  if (::fstatat(at, path.c_str(), &made, AT_SYMLINK_NOFOLLOW) != 0) return Status::from_errno("stat");
+  // Removed already, because it was empty: whoever needs it makes it again.
+  const auto unless_gone = [](const Status& status) {
+    return status.code == ENOENT ? Status::success() : status;
+  };
+  if (::fstatat(at, path.c_str(), &made, AT_SYMLINK_NOFOLLOW) != 0)
+    return unless_gone(Status::from_errno("stat"));
   if ((made.st_mode & kPermissionBits) == mode) return Status::success();
   const mode_t wanted = mode | (made.st_mode & ~(S_IFMT | kPermissionBits));
-  return changed(::fchmodat(at, path.c_str(), wanted, 0));
+  return unless_gone(changed(::fchmodat(at, path.c_str(), wanted, 0)));
 }
 
 Kind kind_of(mode_t mode) {
@@ -171,7 +179,7 @@ Status create_exclusive(int at, const std::string& path, Naming naming, const Mo
   const bool named = naming == Naming::kNamed;
   const std::string& target = named ? path : parent;
   const int flags = O_WRONLY | (named ? O_CREAT | O_EXCL | O_NOFOLLOW : O_TMPFILE);
-  bool made_directories = false;
+  int tries = 0;
   file.direct = direct.wants(bytes);
   while (true) {
     file.fd = Fd(open_retrying(at, target, flags | (file.direct ? O_DIRECT : 0), modes.file));
@@ -186,10 +194,10 @@ Status create_exclusive(int at, const std::string& path, Naming naming, const Mo
       if (named) (void)remove(at, path);
       direct.refused(bytes);
       file.direct = false;
-    } else if (error == ENOENT && !made_directories) {
-      // Optimistic: the directory is there but for the first chunk in it.
+    } else if ((error == ENOENT || (error == EPERM && !named)) && tries++ < kDirectoryTries) {
+      // Optimistic: the directory is there but for the first chunk in it. One that is removed just now, after
+      // an eviction, is EPERM to ext4 when it is to hold a file without a name.
       if (const Status made = make_directories(at, parent, modes.directory); !made.ok()) return made;
-      made_directories = true;
     } else {
       return Status::failure(error, "create");
     }

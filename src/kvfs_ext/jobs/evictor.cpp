@@ -20,6 +20,7 @@ constexpr auto kUnusedLookPeriod = std::chrono::minutes(1);
 constexpr int kRounds = 4;
 // Directories to remove before looking whether stores need room.
 constexpr std::size_t kPrunedAtOnce = 16;
+constexpr std::uint64_t kDirectoryBytes = 4096;
 using Clock = std::chrono::steady_clock;
 
 }  // namespace
@@ -87,8 +88,11 @@ void Evictor::count() {
 
 void Evictor::evict() {
   for (int round = 0; round < kRounds && !stop_; ++round) {
-    const std::uint64_t excess = space_.excess_bytes();
-    if (excess == 0) return;
+    // What pruning will give back makes no more chunks victims.
+    const std::uint64_t pending = unpruned_.size() * kDirectoryBytes;
+    const std::uint64_t beyond = space_.excess_bytes();
+    if (beyond <= pending) return;
+    const std::uint64_t excess = beyond - pending;
     std::uint64_t freed = evict_unused(excess);
     if (freed < excess) freed += evict_own(excess - freed);
     space_.refresh();

@@ -12,6 +12,7 @@ namespace kvfs::layouts {
 
 namespace {
 
+constexpr int kParentTries = 16;
 constexpr char kHexDigits[] = "0123456789abcdef";
 
 // Of a temporary's name: what tells it from others' temporaries, then the writer's number, the process and
@@ -99,8 +100,8 @@ Status publish_nameless(FilesContext& context, const fs::File& file, const std::
                         std::size_t size_bytes, bool& is_there) {
   const int at = context.directory.at();
   Status published = fs::link_file(file.fd, at, path, context.publish);
-  // Its directory was empty, and removed after an eviction.
-  if (published.code == ENOENT && make_parent(context, path))
+  // Its directory was empty, and removed after an eviction; perhaps once more.
+  for (int tries = 0; published.code == ENOENT && tries < kParentTries && make_parent(context, path); ++tries)
     published = fs::link_file(file.fd, at, path, context.publish);
   if (published.code != EEXIST) return published;
   const std::string temporary = temporary_path(path);

@@ -109,8 +109,7 @@ def space(data: bytes, scratch: Path, io: types.ModuleType) -> None:
     shutil.rmtree(scratch / "namespace")
 
 
-# By the kind of its inputs. The Python engine has no shared space file.
-EXTENSION_ALONE: Final = frozenset({"space"})
+# By the kind of their inputs.
 ENGINE_TARGETS: Final[Mapping[str, EngineTarget]] = {
     "names": names,
     "seal": seal,

@@ -15,12 +15,14 @@ from harness.fuzz import inputs
 from kvfs import identity
 from kvfs.config import TierConfig
 from kvfs.fallback import crc32c
-from kvfs.fallback.chunks import chunk_names
 from kvfs.fallback.index import KeyIndex
+from kvfs.fallback.names import chunk_names
+from kvfs.fallback.ownership import Ownership
 from kvfs.fallback.scan import Scan
 from kvfs.fallback.seals import CHECKSUM_ATTRIBUTE, KEY_ATTRIBUTE, Seal, Verdict
 from kvfs.fallback.snapshot import MAGIC, SNAPSHOT_NAME, clear_whole_mark
 from kvfs.paths import Namespace
+from kvfs.permissions import FILE_MODE
 
 Target = Callable[[bytes, Path], None]
 
@@ -99,8 +101,12 @@ def scanned_names(data: bytes, scratch: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(bytes(inputs.CHUNK_SIZE_BYTES))
     index = KeyIndex(1.0)
-    scan = Scan(str(scratch), inputs.CHUNK_SIZE_BYTES, index)
-    scan.run()
+    ownership = Ownership(str(scratch), "shared", FILE_MODE)
+    try:
+        scan = Scan(str(scratch), inputs.CHUNK_SIZE_BYTES, index, ownership)
+        scan.run()
+    finally:
+        ownership.release()
     shutil.rmtree(path.parents[1])
     assert scan.complete
     key = inputs.key_at(os.fsdecode(data))

@@ -210,5 +210,4 @@ class _Worker:
 
     def _take_evicted(self) -> None:
         """Take what vLLM's adapter takes, too, so that it does not pile up."""
-        take = cast("Callable[[], list[bytes]]", self._engine.take_evicted)  # type: ignore[attr-defined]
-        self._counts["taken evictions"] += len(take())
+        self._counts["taken evictions"] += len(self._engine.take_evicted())

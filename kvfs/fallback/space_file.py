@@ -26,6 +26,7 @@ _MAGIC: Final = b"KVFSSPC1"
 _IMAGE: Final = struct.Struct(f"=8sQq{SLOTS}q")
 # Locks of slots lie far behind the bytes.
 _LOCK_OFFSET: Final = 1 << 30
+# All numbers of a table together are no more.
 _BYTES_MAX: Final = 1 << 60
 _PATIENCE_S: Final = 0.1
 _RETRY_S: Final = 0.0002
@@ -210,7 +211,7 @@ def _read(fd: int) -> SpaceTable:
     if len(image) != _IMAGE.size:
         return SpaceTable()
     magic, counted, unowned, *slots = _IMAGE.unpack(image)
-    in_range = all(-_BYTES_MAX <= size_bytes <= _BYTES_MAX for size_bytes in slots)
-    if magic != _MAGIC or counted not in (0, 1) or not 0 <= unowned <= _BYTES_MAX or not in_range:
+    in_range = unowned >= 0 and unowned + sum(map(abs, slots)) <= _BYTES_MAX
+    if magic != _MAGIC or counted not in (0, 1) or not in_range:
         return SpaceTable()
     return SpaceTable(counted == 1, unowned, slots)

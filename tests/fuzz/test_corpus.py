@@ -9,7 +9,7 @@ import pytest
 
 import kvfs_ext
 from harness.fuzz import inputs
-from harness.fuzz.engine_targets import ENGINE_TARGETS, EXTENSION_ALONE
+from harness.fuzz.engine_targets import ENGINE_TARGETS
 from harness.fuzz.python_targets import TARGETS
 from kvfs import fallback
 
@@ -30,7 +30,6 @@ def _engine_replays() -> list[object]:
         for kind in ENGINE_TARGETS
         for path in inputs.paths_of(kind)
         for io in IMPLEMENTATIONS
-        if io == "extension" or kind not in EXTENSION_ALONE
     ]
 
 

@@ -53,7 +53,9 @@ Fd open_file(const Directory& directory) {
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   Fd made(::openat(directory.at(), kName, kFlags | O_CREAT | O_EXCL, directory.modes().file));
   if (made.valid()) (void)give_mode(made, directory.modes());
-  return made.valid() ? std::move(made) : Fd(::openat(directory.at(), kName, kFlags));
+  // Again with O_CREAT: a directory that lies there would open for reading without.
+  return made.valid() ? std::move(made)
+                      : Fd(::openat(directory.at(), kName, kFlags | O_CREAT, directory.modes().file));
 }
 
 std::int64_t now_ms() {

@@ -195,6 +195,7 @@ def _check_room(engine: EngineLike, spec: Spec, shown: Path, before: Physical) -
         return 0 <= more <= before.temporary_bytes + before.promised_bytes + leases
 
     assert await_that(agrees), (engine.stats(), physical(shown), before)
+    assert await_that(lambda: promise(shown) is not None)
     said = promise(shown)
     assert said is not None
     assert sum(1 for slot in said.slots if slot != 0) <= 1, "slots of the dead are still theirs"

@@ -190,7 +190,11 @@ def _check_room(engine: EngineLike, spec: Spec, shown: Path, before: Physical) -
 
     def agrees() -> bool:
         """Tell whether what is promised is what lies there, or a little more."""
-        now = physical(shown)
+        try:
+            now = physical(shown)
+        except FileNotFoundError:
+            # It is still evicting.
+            return False
         more = engine.stats()["used_bytes"] - now.total_bytes
         return 0 <= more <= before.temporary_bytes + before.promised_bytes + leases
 

@@ -53,11 +53,15 @@ class Physical:
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(directory) as found:
-        for entry in found:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _entries(Path(entry.path))
+    # An engine that starts may remove directories meanwhile.
+    try:
+        found = list(os.scandir(directory))
+    except FileNotFoundError:
+        return
+    for entry in found:
+        yield entry
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(Path(entry.path))
 
 
 def physical(root: Path, more_bytes: int = 0) -> Physical:

@@ -9,13 +9,13 @@ import select
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, cast
+from typing import Final
 
 from harness.soak.chunks import KEY_SIZE_BYTES, content_of, key_of
 from kvfs import backend
-from kvfs.jobs import HIT, CompletionLike, EngineLike
+from kvfs.jobs import HIT, CompletionLike
 
 _ROWS: Final = 32
 _JOBS_MAX: Final = 4
@@ -79,9 +79,7 @@ class _Worker:
         self.job = job
         self._random = random.Random(job.seed)
         self._flat = memoryview(mmap.mmap(-1, _ROWS * job.chunk_size_bytes))
-        # The interface of an implementation without a capacity lacks these options, and says so.
-        start = cast("Callable[..., EngineLike]", backend.load().Engine)
-        self._engine = start(
+        self._engine = backend.load().Engine(
             job.base,
             self._flat.cast("B", (_ROWS, job.chunk_size_bytes)),
             2,

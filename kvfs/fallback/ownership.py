@@ -14,7 +14,7 @@ import time
 from typing import Final
 
 from kvfs.fallback import locks
-from kvfs.fallback.writers import WRITER_NUMBER
+from kvfs.fallback.writers import writer_number
 from kvfs.permissions import set_file_mode
 
 LOCK_NAME: Final = "kvfs.lock"
@@ -83,7 +83,7 @@ class Ownership:
     def is_alive(self, writer: int) -> bool:
         """Tell whether the writer of this number has the namespace open; what cannot be told may be."""
         with self._lock:
-            if writer == WRITER_NUMBER or self._fd is None:
+            if writer == writer_number() or self._fd is None:
                 return True
             try:
                 return locks.is_shared(self._fd, _byte_of(writer))
@@ -165,7 +165,7 @@ def _announce(fd: int) -> None:
     """Let others know that this process's temporaries have a writer who is alive."""
     # Where there are no locks nobody can ask, either.
     with contextlib.suppress(OSError):
-        locks.share(fd, _byte_of(WRITER_NUMBER))
+        locks.share(fd, _byte_of(writer_number()))
 
 
 def _open(path: str, mode: int) -> int:

@@ -111,7 +111,8 @@ class SpaceFile:
                 table.unowned = max(0, table.unowned)
                 change(table)
                 image = table.image()
-                if image != before:
+                # A new file is written at once, so that a count has its blocks, too.
+                if image != before or os.fstat(self._fd).st_size != len(image):
                     self._write(image)
 
     def room(self) -> tuple[int, int]:

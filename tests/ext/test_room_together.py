@@ -133,7 +133,7 @@ def test_each_removes_the_others_orphans_and_leaves_what_is_alive(tmp_path: Path
     python = Side(fallback, tmp_path / "ns", tmp_path)
     (own,) = [writers.temporary_name(str(tmp_path / "ns" / "config.json"))]
     live = Path(own)
-    dead = tmp_path / "ns" / f"config.json_kvfs{(writers.WRITER_NUMBER ^ 1 << 63):016x}{1:016x}.tmp"
+    dead = tmp_path / "ns" / f"config.json_kvfs{(writers.writer_number() ^ 1 << 63):016x}{1:016x}.tmp"
     for io in (kvfs_ext, fallback):
         live.write_bytes(b"in flight")
         dead.write_bytes(b"left behind")

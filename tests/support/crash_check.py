@@ -53,11 +53,15 @@ class Physical:
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(directory) as found:
-        for entry in found:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _entries(Path(entry.path))
+    # An engine that starts may remove directories meanwhile.
+    try:
+        found = list(os.scandir(directory))
+    except FileNotFoundError:
+        return
+    for entry in found:
+        yield entry
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(Path(entry.path))
 
 
 def physical(root: Path, more_bytes: int = 0) -> Physical:
@@ -190,11 +194,16 @@ def _check_room(engine: EngineLike, spec: Spec, shown: Path, before: Physical) -
 
     def agrees() -> bool:
         """Tell whether what is promised is what lies there, or a little more."""
-        now = physical(shown)
+        try:
+            now = physical(shown)
+        except FileNotFoundError:
+            # It is still evicting.
+            return False
         more = engine.stats()["used_bytes"] - now.total_bytes
         return 0 <= more <= before.temporary_bytes + before.promised_bytes + leases
 
     assert await_that(agrees), (engine.stats(), physical(shown), before)
+    assert await_that(lambda: promise(shown) is not None)
     said = promise(shown)
     assert said is not None
     assert sum(1 for slot in said.slots if slot != 0) <= 1, "slots of the dead are still theirs"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import shutil
@@ -51,14 +50,6 @@ _WORK_BEFORE_CLOSE_S: Final = 0.1
 def times(kills: int) -> int:
     """Return how many kills there are to be, in the short form this many."""
     return kills * (_LONG_TIMES if os.environ.get(LONG_VARIABLE, "") == "1" else 1)
-
-
-def has_capacity(module: str) -> bool:
-    """Tell whether an implementation has a capacity, and reclaims temporaries; both are to have it."""
-    start = importlib.import_module(module).Engine.__init__
-    return "capacity_bytes" in (start.__doc__ or "") or "capacity_bytes" in getattr(
-        start, "__annotations__", {}
-    )
 
 
 @dataclass
@@ -161,14 +152,13 @@ class Crashes:
 
     def _spec(self, world: str, namespace: str, size: int) -> Spec:
         module = self._random.choice(self.modules)
-        limited = all(has_capacity(each) for each in self.modules)
         cost = -(-size // 4096) * 4096 + 4096
         return Spec(
             module=module,
             base=str(self.place / world / namespace),
             root=str(self.place / world),
             chunk_size_bytes=size,
-            capacity_bytes=_CAPACITY_CHUNKS * cost if limited else None,
+            capacity_bytes=_CAPACITY_CHUNKS * cost,
             keys=_KEYS,
             io_engine=self.io_engine,
             index_mode=self._random.choice(("auto", "auto", "shared")),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from crash_nursery import Nursery
-from crash_rounds import Crashes, Report, has_capacity, times
+from crash_rounds import Crashes, Report, times
 
 from kvfs import backend
 
@@ -26,7 +26,7 @@ _CASES = [
     pytest.param(_FALLBACK, "auto", 1, 5, id="fallback-alone"),
     pytest.param(_FALLBACK, "auto", 2, 5, id="fallback-together"),
 ]
-if _EXTENSION and has_capacity("kvfs.fallback"):
+if _EXTENSION:
     _CASES.append(pytest.param(_EXTENSION + _FALLBACK, "auto", 3, 6, id="both-together"))
 _CASES = [case for case in _CASES if case.values[0]]
 

@@ -72,8 +72,8 @@ class Chunks:
         finally:
             os.close(directory)
 
-    def remove(self, key: bytes) -> bool:
-        """Remove a chunk; tell whether it was there. Its directory stays.
+    def remove(self, key: bytes) -> int | None:
+        """Remove a chunk and return its bytes on disk, None if it was not there. Its directory stays.
 
         Raises:
             OSError: What the system said; ELOOP for a link, EISDIR for a directory.
@@ -82,17 +82,18 @@ class Chunks:
         try:
             directory = open_directory(self.base_path, first, second, None)
         except FileNotFoundError:
-            return False
+            return None
         try:
             file = files.BlockFile(name, directory)
-            if stat.S_ISLNK(file.status().st_mode):
+            status = file.status()
+            if stat.S_ISLNK(status.st_mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
             file.unlink()
         except FileNotFoundError:
-            return False
+            return None
         finally:
             os.close(directory)
-        return True
+        return status.st_blocks * files.BLOCK_BYTES
 
     def prune(self, key: bytes) -> int:
         """Remove the directory of a chunk if it is empty; return its bytes on disk, 0 if it stays."""

@@ -326,17 +326,18 @@ class Core:
         else:
             outcome, problem = self._operations.execute(job, op, report)
             if is_store:
-                self._note_store(outcome, is_new=report.bytes_moved > 0)
+                self._note_store(job.key(op), outcome, is_new=report.bytes_moved > 0)
         with self._lock:
             self._queue.release(job.kind)
             self._finish_op(job, op, outcome, problem, report)
             if is_store:
                 self._index.end_store(job.key(op))
 
-    def _note_store(self, outcome: int, *, is_new: bool) -> None:
+    def _note_store(self, key: bytes, outcome: int, *, is_new: bool) -> None:
         """Keep or give back a store's room, and let its end pause stores or let them go on."""
         if outcome == SUCCESS and is_new:
             self._space.stored()
+            self._evictor.note_stored(key)
         else:
             self._space.cancelled()
         # That a chunk is there already says nothing about the next store.
@@ -351,7 +352,7 @@ class Core:
         self._counts["healed_files"] += report.healed
         self._counts["removed_files"] += report.removed
         if report.removed:
-            self._evictor.note_removed()
+            self._evictor.note_removed(job.key(op), report.removed_bytes)
         self._counts["damaged_chunks"] += report.damaged
         if job.kind == "load" and outcome == SUCCESS:
             self._counts["verified_loads" if report.verified else "unverified_loads"] += 1

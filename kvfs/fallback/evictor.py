@@ -14,7 +14,7 @@ from typing import Final
 from kvfs.fallback import tree
 from kvfs.fallback.chunks import Chunks
 from kvfs.fallback.index import KeyIndex
-from kvfs.fallback.space import Space
+from kvfs.fallback.space import DIRECTORY_BYTES, Space
 
 # How long what other processes do may go unnoticed.
 _PERIOD_S: Final = 1.0
@@ -47,11 +47,12 @@ class Evictor:
         self._space = space
         self._stopped = threading.Event()
         self._wake = threading.Event()
-        # Files that loads have removed, and how many of them the space knows of.
-        self._removed_files = 0
-        self._removed_seen = 0
-        # Keys of evicted chunks whose directories may be empty.
-        self._unpruned: list[bytes] = []
+        # Chunks that loads have removed, and what their files took.
+        self._removed: deque[tuple[bytes, int]] = deque()
+        # Chunks that this engine has stored: their room is promised as such, a directory for each.
+        self._charged: set[bytes] = set()
+        # Keys of evicted chunks whose directories may be empty, and whether they were charged.
+        self._unpruned: list[tuple[bytes, bool]] = []
         # Chunks of unused namespaces, oldest first; and when to look for more.
         self._unused: deque[tree.UnusedChunk] = deque()
         self._look_again_at = 0.0
@@ -77,9 +78,15 @@ class Evictor:
         self._stopped.set()
         self._wake.set()
 
-    def note_removed(self) -> None:
-        """Note that a load has removed a file. The caller holds the engine's lock."""
-        self._removed_files += 1
+    def note_removed(self, key: bytes, disk_bytes: int) -> None:
+        """Note that a load has removed a chunk, and what its file took."""
+        if self._space.enabled:
+            self._removed.append((key, disk_bytes))
+
+    def note_stored(self, key: bytes) -> None:
+        """Note that this engine has stored a chunk, before it may be evicted."""
+        if self._space.enabled:
+            self._charged.add(key)
 
     def take_evicted(self) -> list[bytes]:
         """Take the keys evicted since the last call, or the last of them."""
@@ -99,9 +106,8 @@ class Evictor:
     def _take_a_turn(self) -> None:
         if self._space.must_count:
             self._count()
-        removed = self._removed_files
-        self._space.removed(removed - self._removed_seen)
-        self._removed_seen = removed
+        while self._removed:
+            self._give_back(*self._removed.popleft())
         self._space.refresh()
         self._evict()
         self._prune()
@@ -114,8 +120,9 @@ class Evictor:
 
     def _evict(self) -> None:
         for _ in range(_ROUNDS):
-            excess_bytes = self._space.excess_bytes()
-            if not excess_bytes or self._stopped.is_set():
+            # What pruning will give back makes no more chunks victims.
+            excess_bytes = self._space.excess_bytes() - len(self._unpruned) * DIRECTORY_BYTES
+            if excess_bytes <= 0 or self._stopped.is_set():
                 return
             freed_bytes = self._evict_unused(excess_bytes)
             if freed_bytes < excess_bytes:
@@ -155,9 +162,7 @@ class Evictor:
         freed = 0
         while victims and not self._stopped.is_set():
             batch = [victims.popleft() for _ in range(min(_KEYS_AT_ONCE, len(victims)))]
-            removed = sum([self._evict_one(key) for use, key in batch if self._index.take(key, use)])
-            self._space.removed(removed)
-            freed += removed
+            freed += sum([self._evict_one(key) for use, key in batch if self._index.take(key, use)])
             # The room is there as soon as the slot says so. Others see the same excess and evict, too.
             self._space.refresh()
             if not self._space.remaining_excess_bytes():
@@ -166,23 +171,35 @@ class Evictor:
 
     def _evict_one(self, key: bytes) -> bool:
         try:
-            was_there = self._chunks.remove(key)
+            disk_bytes = self._chunks.remove(key)
         except OSError:
             self._failures += 1
             return False
         # A store has ended meanwhile: as a duplicate of the file that is gone, or after it, with its own.
         if self._index.drop_taken(key) and self._chunks.lookup(key, self._chunk_size_bytes) == errno.ENOENT:
             self._index.forget(key)
-        if was_there:
-            self._unpruned.append(key)
+        if disk_bytes is not None:
+            self._give_back(key, disk_bytes)
+        self._charged.discard(key)
         self._evicted_chunks += 1
         self._evicted_bytes += self._space.cost_bytes
         self._evicted.append(key)
-        return was_there
+        return disk_bytes is not None
+
+    def _give_back(self, key: bytes, disk_bytes: int) -> None:
+        """Give back the room of a chunk whose file is gone; that of its directory is the pruning's affair."""
+        is_charged = key in self._charged
+        self._charged.discard(key)
+        # What this engine has stored was promised as a whole; what it found there was counted as it is.
+        self._space.removed(self._space.cost_bytes - DIRECTORY_BYTES if is_charged else disk_bytes)
+        self._unpruned.append((key, is_charged))
 
     def _prune(self) -> None:
         """Remove directories that evicting has left empty, until there is something more urgent."""
         for count in range(len(self._unpruned)):
             if self._stopped.is_set() or (count >= _PRUNED_AT_ONCE and self._space.excess_bytes()):
                 return
-            self._space.pruned(self._chunks.prune(self._unpruned.pop()))
+            key, is_charged = self._unpruned.pop()
+            freed_bytes = self._chunks.prune(key)
+            # One that stays is another chunk's, which has paid for it, too, or was counted with it.
+            self._space.removed(DIRECTORY_BYTES if is_charged else freed_bytes)

@@ -22,6 +22,8 @@ from kvfs.permissions import FILE_MODE, set_file_mode
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 # No device accepts direct transfers of less than this alignment.
 DIRECT_ALIGNMENT_MIN: Final = 512
+# Of `st_blocks`.
+BLOCK_BYTES: Final = 512
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class OpReport:
     duplicate: bool = False
     healed: bool = False
     removed: bool = False
+    # What the file that was removed took on disk.
+    removed_bytes: int = 0
     # Of a load: the content is not what its seal says; or it is.
     damaged: bool = False
     verified: bool = False
@@ -124,7 +128,7 @@ def load(file: BlockFile, chunk: memoryview, *, direct: bool, report: OpReport) 
             status = os.fstat(fd)
             problem = errno.EBADMSG
         if stat.S_ISREG(status.st_mode) and status.st_size < len(chunk):
-            report.removed = _remove_proven(file, status)
+            _remove_proven(file, status, report)
         raise OSError(problem, _describe(problem, status, len(chunk)), file.name)
     finally:
         # Nothing was written: what close() says is no failure of the load.
@@ -143,7 +147,7 @@ def _verify(file: BlockFile, fd: int, chunk: memoryview, report: OpReport) -> No
         raise OSError(errno.ENODATA, "the file has no whole seal, and checksum is 'require'", file.name)
     if verdict is Verdict.DAMAGED:
         report.damaged = True
-        report.removed = _remove_proven(file, os.fstat(fd))
+        _remove_proven(file, os.fstat(fd), report)
         raise OSError(errno.EBADMSG, "the content is not what the file's checksum and key say", file.name)
     report.verified = verdict is Verdict.VERIFIED
 
@@ -247,21 +251,20 @@ def _publish(written: BlockFile, file: BlockFile, chunk_size_bytes: int, report:
     report.healed = existed
 
 
-def _remove_proven(file: BlockFile, proven: os.stat_result) -> bool:
+def _remove_proven(file: BlockFile, proven: os.stat_result, report: OpReport) -> None:
     """Remove the file that was found too short or damaged, unless another writer has replaced it since."""
-    try:
+    with contextlib.suppress(OSError):
         if not _is_same(file, proven):
-            return False
+            return
         # Another writer may come in between: what lies there by now is taken aside and looked at there.
         aside = BlockFile(temporary_name(file.name), file.directory)
         _rename(file, aside)
         if not _is_same(aside, proven):
             _put_back(aside, file)
-            return False
+            return
         aside.unlink()
-    except OSError:
-        return False
-    return True
+        report.removed = True
+        report.removed_bytes = proven.st_blocks * BLOCK_BYTES
 
 
 def _put_back(aside: BlockFile, file: BlockFile) -> None:

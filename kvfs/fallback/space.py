@@ -14,7 +14,7 @@ from kvfs.paths import make_directories
 
 # File systems give out blocks of so many bytes, or less.
 _BLOCK_BYTES: Final = 4096
-_DIRECTORY_BYTES: Final = 4096
+DIRECTORY_BYTES: Final = 4096
 _LEASE_BYTES_MAX: Final = 64 << 20
 _LEASES_PER_CAPACITY: Final = 64
 # Evicting begins and ends so far below the capacity, in parts of it; without one, so many chunks.
@@ -49,7 +49,7 @@ class SpaceLimits:
 
 def chunk_cost_bytes(chunk_size_bytes: int) -> int:
     """Return what a chunk is counted as: its blocks, and one for its directory."""
-    return -(-chunk_size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES + _DIRECTORY_BYTES
+    return -(-chunk_size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES + DIRECTORY_BYTES
 
 
 class Space:
@@ -83,7 +83,6 @@ class Space:
         self._stored = 0
         self._reserved = 0
         # Stored with a directory each, less those given back.
-        self._directories = 0
         self._claim = 0
         # As of the last look.
         self._total = 0
@@ -140,7 +139,6 @@ class Space:
             if self.enabled:
                 self._reserved -= self.cost_bytes
                 self._stored += self.cost_bytes
-                self._directories += 1
 
     def cancelled(self) -> None:
         """Give back what was reserved."""
@@ -148,22 +146,10 @@ class Space:
             if self.enabled:
                 self._reserved -= self.cost_bytes
 
-    def removed(self, chunks: int) -> None:
-        """Give back chunks that are gone, but not their directories."""
+    def removed(self, size_bytes: int) -> None:
+        """Give back files or directories that were counted, or stored, and are gone."""
         with self._lock:
-            self._stored -= chunks * (self.cost_bytes - _DIRECTORY_BYTES)
-
-    def pruned(self, freed_bytes: int) -> None:
-        """Give back a directory that was looked after; where another chunk needs it, that one has paid.
-
-        Args:
-            freed_bytes: What it has taken on disk; 0 if it is still there.
-        """
-        with self._lock:
-            # Those of chunks from before the start were counted as what they take, which is nothing on some
-            # file systems.
-            self._stored -= _DIRECTORY_BYTES if self._directories else freed_bytes
-            self._directories = max(0, self._directories - 1)
+            self._stored -= size_bytes
 
     def set_counted(self, size_bytes: int, stored_before: int) -> None:
         """Note that everything takes so much; `stored_before` is `stored_bytes` from before the count."""

@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 
 from kvfs.fallback import locks
 from kvfs.fallback.directories import open_directory
+from kvfs.fallback.files import BLOCK_BYTES
 from kvfs.fallback.names import key_of
 from kvfs.fallback.ownership import LOCK_NAME
 
 # Deeper than any model's name; whoever nests directories on purpose must not exhaust the stack.
 _DEPTH_MAX: Final = 32
 _LIST_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK_BYTES: Final = 512
 
 
 class UnusedChunk(NamedTuple):
@@ -48,7 +48,7 @@ def count_tree(root: str, stopped: Callable[[], bool]) -> int | None:
     try:
         with _opened(root, None, links=True) as directory:
             status = os.fstat(directory)
-            return status.st_blocks * _BLOCK_BYTES + _count(directory, status.st_dev, 0, stopped)
+            return status.st_blocks * BLOCK_BYTES + _count(directory, status.st_dev, 0, stopped)
     except (OSError, Stopped):
         return None
 
@@ -64,7 +64,7 @@ def _count(directory: int, device: int, depth: int, stopped: Callable[[], bool])
             continue
         if status.st_dev != device:
             continue
-        total += status.st_blocks * _BLOCK_BYTES
+        total += status.st_blocks * BLOCK_BYTES
         if stat.S_ISDIR(status.st_mode):
             # Removed since.
             with contextlib.suppress(FileNotFoundError), _opened(name, directory) as inner:
@@ -123,7 +123,7 @@ def prune(base_path: str, first: str, second: str) -> int:
     with contextlib.suppress(OSError), _opened(f"{base_path}/{first}", None) as parent:
         status = os.stat(second, dir_fd=parent, follow_symlinks=False)
         os.rmdir(second, dir_fd=parent)
-        return status.st_blocks * _BLOCK_BYTES
+        return status.st_blocks * BLOCK_BYTES
     return 0
 
 
@@ -157,7 +157,7 @@ def _collect(
                     continue
                 status = os.stat(name, dir_fd=inner, follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    disk_bytes = status.st_blocks * _BLOCK_BYTES
+                    disk_bytes = status.st_blocks * BLOCK_BYTES
                     yield UnusedChunk(status.st_mtime_ns, disk_bytes, namespace, first, second, name)
 
 

@@ -26,13 +26,14 @@ struct Record {
   std::uint16_t pins = 0;    // loads that are under way
   State state = State::kPresent;
   bool hint : 1 = false;               // a snapshot said so and nobody has seen the file yet
-  std::uint8_t last_use_high : 7 = 0;  // of a present key
+  bool charged : 1 = false;            // this engine has stored it: its room is promised as such
+  std::uint8_t last_use_high : 6 = 0;  // of a present key
 
-  // When it was used last, as KeyIndex counts uses; 39 bits.
+  // When it was used last, as KeyIndex counts uses; 38 bits.
   [[nodiscard]] std::uint64_t last_use() const { return std::uint64_t{last_use_high} << 32 | stamp; }
   void set_last_use(std::uint64_t use) {
     stamp = static_cast<std::uint32_t>(use);
-    last_use_high = use >> 32 & 0x7fU;
+    last_use_high = use >> 32 & 0x3fU;
   }
 };
 

@@ -54,6 +54,12 @@ Status Engine::open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr
   std::unique_ptr<Engine> opened(new Engine(std::move(options), buffer, uring, std::move(context)));
   opened->lookups_.open();
   if (opened->space_.enabled()) {
+    Evictor& evictor = opened->evictor_;
+    opened->context_->on_removed = [&evictor](std::string_view key, std::uint64_t bytes) {
+      evictor.removed(key, bytes);
+    };
+  }
+  if (opened->space_.enabled()) {
     const Status joined = opened->space_.open(opened->options_.space_root, opened->options_.modes);
     if (!joined.ok()) return joined;
   }

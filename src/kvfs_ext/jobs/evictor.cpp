@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 namespace kvfs::jobs {
@@ -20,7 +21,6 @@ constexpr auto kUnusedLookPeriod = std::chrono::minutes(1);
 constexpr int kRounds = 4;
 // Directories to remove before looking whether stores need room.
 constexpr std::size_t kPrunedAtOnce = 16;
-constexpr std::uint64_t kDirectoryBytes = 4096;
 using Clock = std::chrono::steady_clock;
 
 }  // namespace
@@ -52,8 +52,11 @@ void Evictor::wake_up() {
 void Evictor::run() {
   while (!stop_) {
     if (space_.must_count()) count();
-    const std::uint64_t removed = context_.counters.removed_files.load(std::memory_order_relaxed);
-    space_.removed(removed - std::exchange(removed_seen_, removed));
+    {
+      const std::lock_guard lock(mutex_);
+      std::ranges::move(removed_, std::back_inserter(unpruned_));
+      removed_.clear();
+    }
     space_.refresh();
     evict();
     prune();
@@ -67,16 +70,17 @@ void Evictor::run() {
 void Evictor::prune() {
   for (std::size_t begin = 0; !unpruned_.empty() && !stop_; ++begin) {
     if (begin >= kPrunedAtOnce && space_.excess_bytes() > 0) return;
-    const std::string path = std::move(unpruned_.back());
+    const Unpruned chunk = std::move(unpruned_.back());
     unpruned_.pop_back();
-    const std::string directory = path.substr(0, path.find_last_of('/'));
+    const std::string directory = chunk.path.substr(0, chunk.path.find_last_of('/'));
     fs::Entry before;
     fs::Entry after;
     (void)fs::inspect(context_.directory.at(), directory, before);
-    layouts::prune(context_, path);
+    layouts::prune(context_, chunk.path);
     const bool gone =
         fs::inspect(context_.directory.at(), directory, after).ok() && after.kind == fs::Kind::kAbsent;
-    space_.pruned(gone ? before.disk_bytes : 0);
+    // One that stays is another chunk's, which has paid for it, too, or was counted with it.
+    space_.removed(chunk.charged ? std::uint64_t{Space::kDirectoryBytes} : gone ? before.disk_bytes : 0);
   }
 }
 
@@ -89,7 +93,7 @@ void Evictor::count() {
 void Evictor::evict() {
   for (int round = 0; round < kRounds && !stop_; ++round) {
     // What pruning will give back makes no more chunks victims.
-    const std::uint64_t pending = unpruned_.size() * kDirectoryBytes;
+    const std::uint64_t pending = unpruned_.size() * std::uint64_t{Space::kDirectoryBytes};
     const std::uint64_t beyond = space_.excess_bytes();
     if (beyond <= pending) return;
     const std::uint64_t excess = beyond - pending;
@@ -131,14 +135,13 @@ std::uint64_t Evictor::evict_own(std::uint64_t bytes) {
   std::uint64_t left = (bytes + cost - 1) / cost;
   const index::Use newest = lookups_.use_of_oldest(left);
   std::uint64_t freed = 0;
-  std::vector<std::string> keys;
+  std::vector<index::TakenKey> keys;
   while (left > 0 && !stop_) {
     keys.clear();
     lookups_.take_oldest(newest, std::min<std::uint64_t>(left, kKeysAtOnce), keys);
     if (keys.empty()) break;
     std::size_t removed = 0;
-    for (const std::string& key : keys) removed += evict_one(key) ? 1U : 0U;
-    space_.removed(removed);
+    for (const index::TakenKey& taken : keys) removed += evict_one(taken) ? 1U : 0U;
     left -= keys.size();
     freed += removed * cost;
     // The room is there as soon as the slot says so. Other processes see the same excess and evict, too.
@@ -148,22 +151,39 @@ std::uint64_t Evictor::evict_own(std::uint64_t bytes) {
   return freed;
 }
 
-bool Evictor::evict_one(const std::string& key) {
+bool Evictor::evict_one(const index::TakenKey& taken) {
+  const std::string& key = taken.key;
   Status status;
   std::string path = layouts::chunk_path(key);
-  const bool was_there = layouts::remove_chunk(context_, path, status);
+  std::uint64_t disk_bytes = 0;
+  const bool was_there = layouts::remove_chunk(context_, path, status, disk_bytes);
   if (!status.ok()) {
     ++failures_;
     return false;
   }
   lookups_.evicted(key);
-  if (was_there) unpruned_.push_back(std::move(path));
+  if (was_there) {
+    give_back(taken.charged, disk_bytes);
+    unpruned_.push_back({std::move(path), taken.charged});
+  }
   ++chunks_;
   bytes_ += space_.chunk_cost_bytes();
   const std::lock_guard lock(mutex_);
   if (evicted_.size() >= kEvictedKeptMax) evicted_.pop_front();
   evicted_.push_back(key);
   return was_there;
+}
+
+void Evictor::give_back(bool charged, std::uint64_t disk_bytes) {
+  // What this engine has stored was promised as a whole; what it found there was counted as it is.
+  space_.removed(charged ? space_.chunk_cost_bytes() - Space::kDirectoryBytes : disk_bytes);
+}
+
+void Evictor::removed(std::string_view key, std::uint64_t disk_bytes) {
+  const bool charged = lookups_.uncharge(key);
+  give_back(charged, disk_bytes);
+  const std::lock_guard lock(mutex_);
+  removed_.push_back({layouts::chunk_path(key), charged});
 }
 
 std::vector<std::string> Evictor::take_evicted() {

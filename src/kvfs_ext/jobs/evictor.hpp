@@ -45,11 +45,18 @@ class Evictor {
 
   // There may be something to do. Never blocks.
   void wake_up();
+  // A load has removed the file of a chunk. Never blocks.
+  void removed(std::string_view key, std::uint64_t disk_bytes);
   // The keys evicted since the last call, or the last of them.
   [[nodiscard]] std::vector<std::string> take_evicted();
   [[nodiscard]] EvictionStats stats() const { return {chunks_, bytes_, failures_}; }
 
  private:
+  struct Unpruned {
+    std::string path;
+    bool charged = false;
+  };
+
   void run();
   void count();
   void evict();
@@ -58,7 +65,9 @@ class Evictor {
   // Each returns how many bytes it has freed.
   std::uint64_t evict_unused(std::uint64_t bytes);
   std::uint64_t evict_own(std::uint64_t bytes);
-  bool evict_one(const std::string& key);
+  bool evict_one(const index::TakenKey& taken);
+  // Give back the room of a chunk whose file is gone, but not that of its directory.
+  void give_back(bool charged, std::uint64_t disk_bytes);
 
   layouts::FilesContext& context_;
   Lookups& lookups_;
@@ -67,9 +76,8 @@ class Evictor {
   std::atomic<std::uint64_t> chunks_{0};
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> failures_{0};
-  std::uint64_t removed_seen_ = 0;  // files that loads have removed, as far as the space knows
   // Paths of evicted chunks whose directories may be empty.
-  std::vector<std::string> unpruned_;
+  std::vector<Unpruned> unpruned_;
   // Chunks of unused namespaces, oldest last; and when to look for more.
   std::vector<layouts::UnusedChunk> unused_;
   std::chrono::steady_clock::time_point look_again_at_{};
@@ -77,6 +85,7 @@ class Evictor {
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   bool woken_ = false;
+  std::vector<Unpruned> removed_;  // by loads
   std::deque<std::string> evicted_;
   std::thread thread_;
 };

@@ -184,8 +184,8 @@ void Lookups::load_ended(std::string_view key, const Status& status) {
   index_.unpin(key);
 }
 
-void Lookups::store_ended(std::string_view key, const Status& status, index::Use use) {
-  if (status.ok()) index_.put(key, options_.chunk_size_bytes, use);
+void Lookups::store_ended(std::string_view key, const Status& status, index::Use use, bool charged) {
+  if (status.ok()) index_.put(key, options_.chunk_size_bytes, use, charged);
   const std::lock_guard lock(storing_mutex_);
   if (const auto found = storing_.find(std::string(key)); found != storing_.end()) storing_.erase(found);
 }

@@ -94,13 +94,14 @@ class Lookups {
   void load_submitted(std::string_view key, index::Use use) { index_.pin(key, use); }
   void store_begins(std::string_view key);
   void load_ended(std::string_view key, const Status& status);
-  void store_ended(std::string_view key, const Status& status, index::Use use);
+  void store_ended(std::string_view key, const Status& status, index::Use use, bool charged);
 
   // What KeyIndex has of these.
   [[nodiscard]] index::Use use_of_oldest(std::size_t count) const { return index_.use_of_oldest(count); }
-  void take_oldest(index::Use newest, std::size_t count, std::vector<std::string>& keys) {
+  void take_oldest(index::Use newest, std::size_t count, std::vector<index::TakenKey>& keys) {
     index_.take_oldest(newest, count, keys);
   }
+  [[nodiscard]] bool uncharge(std::string_view key) { return index_.uncharge(key); }
   // The file of a key that was taken so is gone.
   void evicted(std::string_view key);
 

@@ -11,7 +11,6 @@ namespace {
 
 // File systems give out blocks of this many bytes, or less.
 constexpr std::int64_t kBlockBytes = 4096;
-constexpr std::int64_t kDirectoryBytes = 4096;
 constexpr std::int64_t kLeaseBytesMax = std::int64_t{64} << 20;
 constexpr std::int64_t kLeasesPerCapacity = 64;
 // Evicting begins and ends this far below the capacity, in parts of it.
@@ -23,7 +22,7 @@ bool says_full(const Status& status) { return status.code == ENOSPC || status.co
 
 std::int64_t cost_of(std::size_t chunk_size_bytes) {
   const auto size = static_cast<std::int64_t>(chunk_size_bytes);
-  return (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes + kDirectoryBytes;
+  return (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes + Space::kDirectoryBytes;
 }
 
 std::int64_t signed_bytes(std::uint64_t bytes) {
@@ -129,7 +128,6 @@ void Space::stored() {
   const std::lock_guard lock(mutex_);
   reserved_ -= cost_;
   stored_ += cost_;
-  ++directories_;
 }
 
 void Space::cancelled() {
@@ -138,22 +136,10 @@ void Space::cancelled() {
   reserved_ -= cost_;
 }
 
-void Space::removed(std::size_t chunks) {
-  if (!enabled() || chunks == 0) return;
+void Space::removed(std::uint64_t bytes) {
+  if (!enabled() || bytes == 0) return;
   const std::lock_guard lock(mutex_);
-  stored_ -= static_cast<std::int64_t>(chunks) * (cost_ - kDirectoryBytes);
-}
-
-void Space::pruned(std::uint64_t freed_bytes) {
-  const std::lock_guard lock(mutex_);
-  // Those of chunks from before the start were counted as what they take, which is nothing on some file
-  // systems.
-  if (directories_ == 0) {
-    stored_ -= signed_bytes(freed_bytes);
-  } else {
-    --directories_;
-    stored_ -= kDirectoryBytes;
-  }
+  stored_ -= signed_bytes(bytes);
 }
 
 void Space::close() {

@@ -44,11 +44,8 @@ class Space {
   [[nodiscard]] bool reserve();
   void stored();
   void cancelled();
-  // So many chunks that were counted are gone, or one of the directories that they lay in has been looked
-  // after; where another chunk needs it, that has paid for it.
-  void removed(std::size_t chunks);
-  // `freed_bytes` is what the directory has taken, 0 if it is still there.
-  void pruned(std::uint64_t freed_bytes);
+  // Files or directories that were counted, or stored, are gone: what that was.
+  void removed(std::uint64_t bytes);
 
   // Whether all that lies below the root has still to be counted.
   [[nodiscard]] bool must_count();
@@ -64,7 +61,9 @@ class Space {
   [[nodiscard]] std::uint64_t excess_bytes();
   // The same while evicting, which begins later than it ends.
   [[nodiscard]] std::uint64_t remaining_excess_bytes();
+  // What a chunk costs, and what of that is for its directory.
   [[nodiscard]] std::uint64_t chunk_cost_bytes() const { return static_cast<std::uint64_t>(cost_); }
+  static constexpr std::int64_t kDirectoryBytes = 4096;
   // Never waits.
   [[nodiscard]] SpaceStats stats() const;
   // Leave, with everything ended that could store.
@@ -94,11 +93,10 @@ class Space {
   bool joined_ = false;
   // Nor could it, or what was counted, be written: the file system is full.
   bool no_room_for_table_ = false;
-  std::int64_t stored_ = 0;       // by this process, less what it has removed
-  std::int64_t reserved_ = 0;     // being stored
-  std::int64_t directories_ = 0;  // stored with a directory each, less those given back
-  std::int64_t claim_ = 0;        // what this process's slot says: at least both
-  fs::Room room_;                 // as of the last look
+  std::int64_t stored_ = 0;    // by this process, less what it has removed
+  std::int64_t reserved_ = 0;  // being stored
+  std::int64_t claim_ = 0;     // what this process's slot says: at least both
+  fs::Room room_;              // as of the last look
   // The last lease was refused, so that the next would be, too, until refresh() sees room.
   bool denied_ = false;
 

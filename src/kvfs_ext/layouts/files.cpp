@@ -46,18 +46,20 @@ int mismatch(const fs::Entry& entry, std::size_t size_bytes) {
 
 // Remove the file that was proven to be wrong, and no other: one that another writer has put in its place
 // goes back there. In between the chunk is a miss, which a kill just then makes last.
-void remove_proven(FilesContext& context, const std::string& path, const fs::Entry& proven) {
+void remove_proven(FilesContext& context, const ChunkName& chunk, const fs::Entry& proven) {
   const int at = context.directory.at();
   const auto is_it = [&proven](const fs::Entry& entry) {
     return entry.kind == fs::Kind::kRegular && entry.device == proven.device && entry.inode == proven.inode;
   };
   fs::Entry current;
-  if (!fs::inspect(at, path, current).ok() || !is_it(current)) return;
-  const std::string aside = temporary_path(path);
-  if (!fs::move(at, path, aside, fs::Replace::kNever).ok()) return;
+  if (!fs::inspect(at, chunk.path, current).ok() || !is_it(current)) return;
+  const std::string aside = temporary_path(chunk.path);
+  if (!fs::move(at, chunk.path, aside, fs::Replace::kNever).ok()) return;
   const bool right_one = fs::inspect(at, aside, current).ok() && is_it(current);
-  if (!right_one && fs::move(at, aside, path, fs::Replace::kNever).ok()) return;
-  if (fs::remove(at, aside).ok() && right_one) count(context.counters.removed_files);
+  if (!right_one && fs::move(at, aside, chunk.path, fs::Replace::kNever).ok()) return;
+  if (!fs::remove(at, aside).ok() || !right_one) return;
+  count(context.counters.removed_files);
+  if (context.on_removed && !chunk.key.empty()) context.on_removed(chunk.key, current.disk_bytes);
 }
 
 bool is_sealed(FilesContext& context, const std::string& path) {
@@ -170,12 +172,13 @@ std::string temporary_path(std::string_view path) {
   return temporary += ".tmp";
 }
 
-bool remove_chunk(FilesContext& context, const std::string& path, Status& status) {
+bool remove_chunk(FilesContext& context, const std::string& path, Status& status, std::uint64_t& disk_bytes) {
   const int at = context.directory.at();
   fs::Entry entry;
   status = fs::inspect_beneath(at, path, entry);
   if (status.ok() && entry.kind == fs::Kind::kLink) status = Status::failure(ELOOP, "unlink");
   const bool was_there = status.ok() && entry.kind != fs::Kind::kAbsent;
+  disk_bytes = entry.disk_bytes;
   if (status.ok()) status = fs::remove(at, path);
   return status.ok() && was_there;
 }
@@ -244,7 +247,7 @@ Status begin_load(FilesContext& context, const ChunkName& chunk, std::span<std::
   const int wrong = mismatch(entry, bytes.size());
   if (wrong == 0) return Status::success();
   if (entry.kind == fs::Kind::kRegular && entry.size_bytes < bytes.size())
-    remove_proven(context, chunk.path, entry);
+    remove_proven(context, chunk, entry);
   return Status::failure(wrong, "load");
 }
 
@@ -254,12 +257,12 @@ Status end_load(FilesContext& context, const ChunkName& chunk, const fs::File& f
   if (moved == bytes.size()) {
     const Status verified = context.seals.verify(file.fd, chunk.key, bytes);
     if (verified.code != EBADMSG) return verified;
-    if (fs::inspect(file.fd, entry).ok()) remove_proven(context, chunk.path, entry);
+    if (fs::inspect(file.fd, entry).ok()) remove_proven(context, chunk, entry);
     return verified;
   }
   // It was cut while we read. Only the size can prove that; a short answer alone proves nothing.
   if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;
-  if (entry.size_bytes < bytes.size()) remove_proven(context, chunk.path, entry);
+  if (entry.size_bytes < bytes.size()) remove_proven(context, chunk, entry);
   return Status::failure(EBADMSG, "load");
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -41,6 +42,9 @@ struct FilesContext {
   fs::DirectPolicy direct;
   FilesCounters counters;
   Seals seals;
+  // Told of each chunk that a load has removed, and what its file took on disk; set before the first
+  // operation.
+  std::function<void(std::string_view key, std::uint64_t disk_bytes)> on_removed;
 };
 
 // Where a chunk lies, and what its file is bound to. `key` is not owned; without one the file is neither
@@ -99,8 +103,9 @@ Status begin_load(FilesContext& context, const ChunkName& chunk, std::span<std::
 Status end_load(FilesContext& context, const ChunkName& chunk, const fs::File& file,
                 std::span<std::byte> bytes, std::size_t moved);
 
-// Remove the chunk at `path`; true if it was there. What is gone already is no failure.
-bool remove_chunk(FilesContext& context, const std::string& path, Status& status);
+// Remove the chunk at `path`, and say how many bytes it took on disk; false if it was not there, which is no
+// failure.
+bool remove_chunk(FilesContext& context, const std::string& path, Status& status, std::uint64_t& disk_bytes);
 // Remove the directory that the chunk at `path` lay in, if it is empty. The first level stays, 4,096
 // directories at most. On an ext4 without a journal this takes 1 to 2 ms, thirty times as long as removing
 // the chunk (measured).

@@ -40,7 +40,7 @@ def test_four_forks_of_one_process_storing_the_same_keys_keep_one_whole_file_eac
     assert_stored_once(place, result(start(WRITER + FORK, place, 20, SIZE_BYTES)), 20, SIZE_BYTES)
 
 
-def test_killed_writer_leaves_whole_chunks_and_its_temporaries_are_not_touched(
+def test_killed_writer_leaves_whole_chunks_and_its_temporaries_alone_are_removed(
     start_rig: StartRig, place: Path
 ) -> None:
     count = 150
@@ -53,14 +53,14 @@ def test_killed_writer_leaves_whole_chunks_and_its_temporaries_are_not_touched(
     assert len(published) < count
     for path in published:
         assert path.read_bytes() == _chunk(int(path.stem, 16))
-    # Whatever the dead one left, and one of a writer that may be alive.
+    # Beside what the dead one left, one of a writer of another kind, who may be alive.
     foreign = Path(f"{numbered_path(place, 0)}_0123456789abcdef.tmp")
     foreign.write_bytes(b"in flight")
-    before = sorted(place.rglob("*.tmp"))
     rig = start_rig(place, num_chunks=1, chunk_size_bytes=SIZE_BYTES)
+    assert rig.await_stats(scan_complete=1)
     assert rig.store(_keys(count), [0] * count).outcomes == [0] * count
     assert rig.lookup(_keys(count)).outcomes == [0] * count
-    assert sorted(place.rglob("*.tmp")) == before
+    assert list(place.rglob("*.tmp")) == [foreign]
     assert foreign.read_bytes() == b"in flight"
 
 
@@ -83,12 +83,13 @@ def test_writer_killed_between_write_and_publish_leaves_a_miss(
     assert [path.stat().st_size for path in left] == [SIZE_BYTES] * 3
     assert list(fuse_place.rglob("*.bin")) == []
     rig = start_rig(fuse_place, num_chunks=2, chunk_size_bytes=SIZE_BYTES)
+    assert rig.await_stats(scan_complete=1, reclaimed_temporaries=3)
     assert rig.lookup(_keys(8)).outcomes == [errno.ENOENT] * 8
     chunk = rig.tier.fill(0, seed=1)
     assert rig.store(_keys(8), [0] * 8).outcomes == [0] * 8
     assert rig.load(_keys(1), [1]).outcomes == [0]
     assert rig.tier.row(1) == chunk
-    assert sorted(fuse_place.rglob("*.tmp")) == left
+    assert list(fuse_place.rglob("*.tmp")) == []
 
 
 @pytest.mark.parametrize("refused", ["rename-noreplace", "hard-links", "both"])

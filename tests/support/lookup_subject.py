@@ -252,6 +252,8 @@ class _Scheduler:
         # Row, key, and whether the disk was asked about it since, of the loads under way.
         self._loads: dict[int, tuple[int, int]] = {}
         self._asked_since: set[int] = set()
+        # A question about them may wait to be put to the disk, which may be after a load has failed.
+        self._questioned: set[int] = set()
         # The load failed, and nobody has asked the disk since it was submitted.
         self._failed: set[int] = set()
         # When the last answer about a key was known to be there.
@@ -272,6 +274,10 @@ class _Scheduler:
                 self._note_probe(key)
             if random_.random() < 0.3:
                 self._engine.submit_probes()
+            if random_.random() < 0.02:
+                self._engine.submit_probes()
+                if self._engine.drain(WAIT_S):
+                    self._questioned.clear()
             self._take_completions()
         self._engine.submit_probes()
         if not self._engine.drain(WAIT_S):
@@ -297,6 +303,7 @@ class _Scheduler:
 
     def _note_probe(self, key: int) -> None:
         self._failed.discard(key)
+        self._questioned.add(key)
         self._asked_since.add(key)
         self._answered_s.pop(key, None)
 
@@ -307,7 +314,8 @@ class _Scheduler:
         row, job_id = min(free), next(self._job_ids)
         self._memory[row * CHUNK_SIZE_BYTES : (row + 1) * CHUNK_SIZE_BYTES] = bytes(CHUNK_SIZE_BYTES)
         self._loads[job_id] = row, key
-        self._asked_since.discard(key)
+        if key not in self._questioned:
+            self._asked_since.discard(key)
         self._engine.submit_load(job_id, *_packed([key]), [row])
 
     def _take_completions(self) -> None:

@@ -223,13 +223,16 @@ def test_damaged_file_that_another_writer_replaces_meanwhile_stays_replaced(
     seal = read_seal(path)
     good = storage / "good"
     found_out = 0
+    began_s = time.perf_counter()
+    assert rig.load([key], [1]).outcomes == [0]
+    load_s = time.perf_counter() - began_s
     for number in range(40):
         flip_bit(path, number)
         good.write_bytes(chunk)
         write_seal(good, seal)
         job = rig.submit("load", [key], [1])
-        # At another moment of the load each time.
-        until = time.perf_counter() + number * 100e-6
+        # At another moment of the load each time, and at last after it.
+        until = time.perf_counter() + number * load_s / 10
         while time.perf_counter() < until:
             pass
         good.replace(path)

@@ -132,7 +132,7 @@ def _seals() -> Iterator[tuple[str, str, bytes]]:
 def _space_file(root: Path) -> bytes:
     memory = memoryview(bytearray(inputs.CHUNK_SIZE_BYTES)).cast("B", (1, inputs.CHUNK_SIZE_BYTES))
     limits = {"capacity_bytes": 1 << 30, "space_root": str(root)}
-    engine = kvfs_ext.Engine(str(root / "namespace"), memory, 1, 1, **limits)  # type: ignore[arg-type]
+    engine = kvfs_ext.Engine(str(root / "namespace"), memory, 1, 1, **limits)  # type: ignore[arg-type]  # each of its own type
     engine.submit_store(0, inputs.KEYS[0], len(inputs.KEYS[0]), [0])
     assert engine.drain(_WAIT_S)
     engine.close()

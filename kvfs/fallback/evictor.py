@@ -106,17 +106,18 @@ class Evictor:
     def _take_a_turn(self) -> None:
         if self._space.must_count:
             self._count()
-        while self._removed:
+        # Not before all has been counted: what is gone by then was not seen.
+        while self._removed and not self._space.must_count:
             self._give_back(*self._removed.popleft())
         self._space.refresh()
         self._evict()
         self._prune()
 
     def _count(self) -> None:
-        stored_before = self._space.stored_bytes
+        start = self._space.begin_count()
         size_bytes = tree.count_tree(self._space.root, self._stopped.is_set)
         if size_bytes is not None:
-            self._space.set_counted(size_bytes, stored_before)
+            self._space.set_counted(size_bytes, start)
 
     def _evict(self) -> None:
         for _ in range(_ROUNDS):

@@ -82,7 +82,6 @@ class Space:
         # By this engine, less what it has removed; being stored; what its slot says, which is at least both.
         self._stored = 0
         self._reserved = 0
-        # Stored with a directory each, less those given back.
         self._claim = 0
         # As of the last look.
         self._total = 0
@@ -110,11 +109,19 @@ class Space:
         """Whether what lies below the root has to be counted."""
         return self._limits.capacity_bytes is not None and self._file is not None and not self._counted
 
-    @property
-    def stored_bytes(self) -> int:
-        """What this engine has stored, less what it has removed, also of what was there before it."""
-        with self._lock:
-            return self._stored
+    def begin_count(self) -> tuple[int, int]:
+        """Return what is promised when a count begins: by this engine, and to none.
+
+        Until its end nothing may be `removed`. Blocks for as long as other processes' turns take.
+        """
+        start = (0, 0)
+
+        def look(table: SpaceTable) -> None:
+            nonlocal start
+            start = (self._stored, table.unowned)
+
+        self._update(look)
+        return start
 
     def reserve(self) -> bool:
         """Tell whether there is room for a chunk; then either `stored` or `cancelled` is due."""
@@ -151,12 +158,17 @@ class Space:
         with self._lock:
             self._stored -= size_bytes
 
-    def set_counted(self, size_bytes: int, stored_before: int) -> None:
-        """Note that everything takes so much; `stored_before` is `stored_bytes` from before the count."""
+    def set_counted(self, size_bytes: int, start: tuple[int, int]) -> None:
+        """Note that everything takes so much; `start` is what `begin_count` said."""
+        stored, unowned = start
 
         def change(table: SpaceTable) -> None:
-            # What was stored meanwhile may have been seen or not: it counts twice rather than not at all.
-            table.unowned = max(0, size_bytes - stored_before)
+            # A process that came meanwhile has counted, too. Since then chunks may have been evicted, which
+            # this count has not seen any more and which are taken from that one.
+            if not table.counted:
+                # What was stored meanwhile, also by who is dead by now, may have been seen or not: it counts
+                # twice rather than not at all.
+                table.unowned = max(0, size_bytes - stored) + max(0, table.unowned - unowned)
             table.counted = True
 
         self._update(change)

@@ -53,8 +53,13 @@ class Meter:
         self._label = (tier,)
         self._seen: dict[str, int] = {}
 
-    def read(self, counts: Mapping[str, int]) -> OffloadingConnectorStats:
-        """Return what to report of these counts."""
+    def read(self, counts: Mapping[str, int]) -> OffloadingConnectorStats | None:
+        """Return what to report of these counts, None if they are the ones that were reported last.
+
+        The scheduler asks once a step, and hands on what it gets to another process.
+        """
+        if all(counts[key] == self._seen.get(key) for key in (*_COUNTERS, *_GAUGES)):
+            return None
         stats = OffloadingConnectorStats()
         for key, (name, _) in _COUNTERS.items():
             grown = counts[key] - self._seen.get(key, 0)
@@ -64,4 +69,5 @@ class Meter:
             self._seen[key] = counts[key]
         for key, (name, _) in _GAUGES.items():
             stats.set_gauge(_PREFIX + name, counts[key], self._label)
+            self._seen[key] = counts[key]
         return stats

@@ -29,7 +29,7 @@ class Side:
     def __init__(self, io: IoBackend, base: Path, root: Path, **options: object) -> None:
         self.buffer = memoryview(bytearray(os.urandom(CHUNK)) * ROWS).cast("B", (ROWS, CHUNK))
         limits = {"capacity_bytes": CAPACITY, "space_root": str(root), "index_mode": "shared", **options}
-        self.engine: EngineLike = io.Engine(str(base), self.buffer, 2, 2, **limits)  # type: ignore[arg-type]
+        self.engine: EngineLike = io.Engine(str(base), self.buffer, 2, 2, **limits)  # type: ignore[arg-type]  # each of its own type
         assert await_that(lambda: self.engine.stats()["space_counted"] == 1)
 
     def await_scan(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 # Quiets what vLLM's imports warn about.
-import vllm_parts  # noqa: F401
+import vllm_parts  # noqa: F401  quiets what vLLM's imports warn about
 
 # isort: split
 from vllm.config import KVTransferConfig, VllmConfig

@@ -141,8 +141,7 @@ def test_capacity_holds_for_several_processes_on_one_root(storage: Path, namespa
             for storer in storers:
                 storer.await_evictions(30)
     assert watch.peak_bytes <= capacity + SLACK_BYTES
-    # Several evict at once, and each a little beyond what was needed.
-    assert disk_bytes(storage)[0] > capacity // 3
+    assert disk_bytes(storage)[0] > capacity // 2
 
 
 def test_second_engine_on_the_root_shares_the_capacity(start_rig: StartRig, storage: Path) -> None:

@@ -286,8 +286,13 @@ Status remove_directory(int at, const std::string& path) {
 }
 
 Status remove(int at, const std::string& path) {
-  return ::unlinkat(at, path.c_str(), 0) == 0 || errno == ENOENT ? Status::success()
-                                                                 : Status::from_errno("unlink");
+  bool was_there = false;
+  return remove(at, path, was_there);
+}
+
+Status remove(int at, const std::string& path, bool& was_there) {
+  was_there = ::unlinkat(at, path.c_str(), 0) == 0;
+  return was_there || errno == ENOENT ? Status::success() : Status::from_errno("unlink");
 }
 
 }  // namespace kvfs::fs

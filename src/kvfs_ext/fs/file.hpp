@@ -106,8 +106,10 @@ Status read_all(File& file, std::span<std::byte> bytes, DirectPolicy& direct, st
 enum class Replace { kNever, kAlways };
 Status move(int at, const std::string& from, const std::string& to, Replace replace);
 
-// Remove `path`; what is gone already counts as removed.
+// Remove `path`; what is gone already counts as removed. `was_there` is true for one caller alone, however
+// many try.
 Status remove(int at, const std::string& path);
+Status remove(int at, const std::string& path, bool& was_there);
 // Remove the directory `path`. ENOTEMPTY where something is in it.
 Status remove_directory(int at, const std::string& path);
 

@@ -52,11 +52,7 @@ void Evictor::wake_up() {
 void Evictor::run() {
   while (!stop_) {
     if (space_.must_count()) count();
-    {
-      const std::lock_guard lock(mutex_);
-      std::ranges::move(removed_, std::back_inserter(unpruned_));
-      removed_.clear();
-    }
+    take_removed();
     space_.refresh();
     evict();
     prune();
@@ -67,27 +63,35 @@ void Evictor::run() {
   }
 }
 
+void Evictor::take_removed() {
+  // Not before all has been counted: what is gone by then was not seen.
+  if (space_.must_count()) return;
+  std::vector<Removed> removed;
+  {
+    const std::lock_guard lock(mutex_);
+    removed.swap(removed_);
+  }
+  for (Removed& each : removed) {
+    give_back(each.chunk.charged, each.disk_bytes);
+    unpruned_.push_back(std::move(each.chunk));
+  }
+}
+
 void Evictor::prune() {
   for (std::size_t begin = 0; !unpruned_.empty() && !stop_; ++begin) {
     if (begin >= kPrunedAtOnce && space_.excess_bytes() > 0) return;
     const Unpruned chunk = std::move(unpruned_.back());
     unpruned_.pop_back();
-    const std::string directory = chunk.path.substr(0, chunk.path.find_last_of('/'));
-    fs::Entry before;
-    fs::Entry after;
-    (void)fs::inspect(context_.directory.at(), directory, before);
-    layouts::prune(context_, chunk.path);
-    const bool gone =
-        fs::inspect(context_.directory.at(), directory, after).ok() && after.kind == fs::Kind::kAbsent;
+    const std::uint64_t freed = layouts::prune(context_, chunk.path);
     // One that stays is another chunk's, which has paid for it, too, or was counted with it.
-    space_.removed(chunk.charged ? std::uint64_t{Space::kDirectoryBytes} : gone ? before.disk_bytes : 0);
+    space_.removed(chunk.charged ? std::uint64_t{Space::kDirectoryBytes} : freed);
   }
 }
 
 void Evictor::count() {
-  const std::int64_t stored_before = space_.stored_bytes();
+  const CountStart start = space_.begin_count();
   std::uint64_t bytes = 0;
-  if (layouts::count_tree(space_.root(), stop_, bytes)) space_.set_counted(bytes, stored_before);
+  if (layouts::count_tree(space_.root(), stop_, bytes)) space_.set_counted(bytes, start);
 }
 
 void Evictor::evict() {
@@ -181,9 +185,8 @@ void Evictor::give_back(bool charged, std::uint64_t disk_bytes) {
 
 void Evictor::removed(std::string_view key, std::uint64_t disk_bytes) {
   const bool charged = lookups_.uncharge(key);
-  give_back(charged, disk_bytes);
   const std::lock_guard lock(mutex_);
-  removed_.push_back({layouts::chunk_path(key), charged});
+  removed_.push_back({{layouts::chunk_path(key), charged}, disk_bytes});
 }
 
 std::vector<std::string> Evictor::take_evicted() {

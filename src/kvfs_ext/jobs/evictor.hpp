@@ -57,8 +57,15 @@ class Evictor {
     bool charged = false;
   };
 
+  struct Removed {
+    Unpruned chunk;
+    std::uint64_t disk_bytes = 0;
+  };
+
   void run();
   void count();
+  // Give back what loads have removed.
+  void take_removed();
   void evict();
   // Remove directories that evicting has left empty, until there is something more urgent.
   void prune();
@@ -85,7 +92,7 @@ class Evictor {
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   bool woken_ = false;
-  std::vector<Unpruned> removed_;  // by loads
+  std::vector<Removed> removed_;  // by loads
   std::deque<std::string> evicted_;
   std::thread thread_;
 };

@@ -78,7 +78,9 @@ void Lookups::close() {
 void Lookups::reclaim(const std::string& path) {
   const std::optional<std::uint64_t> writer = layouts::writer_of(path);
   if (!writer || ownership_.is_alive(*writer)) return;
-  if (fs::remove(directory_.at(), path).ok()) reclaimed_.fetch_add(1, std::memory_order_relaxed);
+  bool was_there = false;
+  (void)fs::remove(directory_.at(), path, was_there);
+  if (was_there) reclaimed_.fetch_add(1, std::memory_order_relaxed);
 }
 
 Verdict Lookups::verdict(std::string_view key, std::optional<index::Moment> waiting_since) {

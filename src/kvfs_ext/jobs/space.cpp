@@ -153,16 +153,24 @@ bool Space::must_count() {
   return limits_.capacity_bytes > 0 && !counted_ && joined_;
 }
 
-std::int64_t Space::stored_bytes() {
+CountStart Space::begin_count() {
   const std::lock_guard lock(mutex_);
-  return stored_;
+  CountStart start;
+  (void)file_.update([&](fs::SpaceTable& table) { start = {stored_, table.unowned}; });
+  return start;
 }
 
-void Space::set_counted(std::uint64_t bytes, std::int64_t stored_before) {
+void Space::set_counted(std::uint64_t bytes, const CountStart& start) {
   const std::lock_guard lock(mutex_);
   const Status counted = file_.update([&](fs::SpaceTable& table) {
-    // What was stored meanwhile may have been seen or not: it counts twice rather than not at all.
-    table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - stored_before);
+    // A process that came meanwhile has counted, too. Since then chunks may have been evicted, which this
+    // count has not seen any more and which are taken from that one.
+    if (!table.counted) {
+      // What was stored meanwhile, also by who is dead by now, may have been seen or not: it counts twice
+      // rather than not at all.
+      const std::int64_t orphaned = std::max<std::int64_t>(0, table.unowned - start.unowned);
+      table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - start.stored) + orphaned;
+    }
     table.counted = counted_ = true;
     total_ = table.total();
   });

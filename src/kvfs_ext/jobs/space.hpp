@@ -21,6 +21,12 @@ struct SpaceLimits {
   [[nodiscard]] bool any() const { return capacity_bytes > 0 || min_free_bytes > 0; }
 };
 
+// What was promised when a count began: by this process, and to none.
+struct CountStart {
+  std::int64_t stored = 0;
+  std::int64_t unowned = 0;
+};
+
 struct SpaceStats {
   std::uint64_t used_bytes = 0;
   std::uint64_t free_bytes = 0;
@@ -49,9 +55,9 @@ class Space {
 
   // Whether all that lies below the root has still to be counted.
   [[nodiscard]] bool must_count();
-  // All of it was counted to be so much; `stored_before` is what stored_bytes() was when that began.
-  void set_counted(std::uint64_t bytes, std::int64_t stored_before);
-  [[nodiscard]] std::int64_t stored_bytes();
+  // A count begins; all of it was counted to be so much. Nothing may be removed() in between.
+  [[nodiscard]] CountStart begin_count();
+  void set_counted(std::uint64_t bytes, const CountStart& start);
   // Bytes that are gone and belonged to no process.
   void removed_unowned(std::uint64_t bytes);
 

@@ -177,14 +177,19 @@ bool remove_chunk(FilesContext& context, const std::string& path, Status& status
   fs::Entry entry;
   status = fs::inspect_beneath(at, path, entry);
   if (status.ok() && entry.kind == fs::Kind::kLink) status = Status::failure(ELOOP, "unlink");
-  const bool was_there = status.ok() && entry.kind != fs::Kind::kAbsent;
   disk_bytes = entry.disk_bytes;
-  if (status.ok()) status = fs::remove(at, path);
-  return status.ok() && was_there;
+  // Other processes may be evicting it, too: who has removed it gives its room back.
+  bool was_there = false;
+  if (status.ok()) status = fs::remove(at, path, was_there);
+  return was_there;
 }
 
-void prune(FilesContext& context, const std::string& path) {
-  (void)fs::remove_directory(context.directory.at(), path.substr(0, path.find_last_of('/')));
+std::uint64_t prune(FilesContext& context, const std::string& path) {
+  const int at = context.directory.at();
+  const std::string directory = path.substr(0, path.find_last_of('/'));
+  fs::Entry entry;
+  const bool known = fs::inspect(at, directory, entry).ok();
+  return fs::remove_directory(at, directory).ok() && known ? entry.disk_bytes : 0;
 }
 
 std::string temporary_for(const FilesContext& context, const std::string& path) {

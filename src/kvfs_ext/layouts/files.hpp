@@ -106,10 +106,10 @@ Status end_load(FilesContext& context, const ChunkName& chunk, const fs::File& f
 // Remove the chunk at `path`, and say how many bytes it took on disk; false if it was not there, which is no
 // failure.
 bool remove_chunk(FilesContext& context, const std::string& path, Status& status, std::uint64_t& disk_bytes);
-// Remove the directory that the chunk at `path` lay in, if it is empty. The first level stays, 4,096
-// directories at most. On an ext4 without a journal this takes 1 to 2 ms, thirty times as long as removing
-// the chunk (measured).
-void prune(FilesContext& context, const std::string& path);
+// Remove the directory that the chunk at `path` lay in, if it is empty, and return the bytes that it took on
+// disk; 0 if it stays, or another has removed it. The first level stays, 4,096 directories at most. On an
+// ext4 without a journal this takes 1 to 2 ms, thirty times as long as removing the chunk (measured).
+std::uint64_t prune(FilesContext& context, const std::string& path);
 
 // Whether a chunk of `size_bytes` lies at `path`: success, ENOENT, or what is wrong with it.
 Status lookup_file(const FilesContext& context, const std::string& path, std::size_t size_bytes);

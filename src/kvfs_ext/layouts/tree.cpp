@@ -126,8 +126,9 @@ bool remove_unused(const fs::Directory& root, const UnusedChunk& chunk, Status& 
   fs::Entry entry;
   status = fs::inspect_beneath(root.at(), chunk.path, entry);
   if (!status.ok() || entry.kind != fs::Kind::kRegular || entry.modified_ns != chunk.written_ns) return false;
-  status = fs::remove(root.at(), chunk.path);
-  if (!status.ok()) return false;
+  bool was_there = false;
+  status = fs::remove(root.at(), chunk.path, was_there);
+  if (!was_there) return false;
   (void)fs::remove_directory(root.at(), chunk.path.substr(0, chunk.path.find_last_of('/')));
   return true;
 }

@@ -7,6 +7,7 @@ import functools
 import mmap
 import os
 import re
+import stat
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -70,9 +71,16 @@ def physical(root: Path, more_bytes: int = 0) -> Physical:
     slack = temporaries = promised = 0
     directories: dict[str, int] = {}
     chunks: dict[str, int] = {}
+    linked: set[int] = set()
     for entry in _entries(root):
         status = entry.stat(follow_symlinks=False)
         size = status.st_blocks * 512
+        is_file = stat.S_ISREG(status.st_mode)
+        if is_file and status.st_nlink > 1:
+            # A temporary and its final name, between the link and the end of the first: one file.
+            if status.st_ino in linked:
+                continue
+            linked.add(status.st_ino)
         total += size
         is_directory = entry.is_dir(follow_symlinks=False)
         if (is_directory and _FIRST_LEVEL.match(entry.name)) or entry.name.startswith("kvfs.index"):

@@ -128,6 +128,12 @@ def micro(session: nox.Session) -> None:
     measure(session, python, "harness.micro")
 
 
+@nox.session(venv_backend="none", default=False)
+def accuracy(session: nox.Session) -> None:
+    """Prove that answers from each tier are as right as without one; `-- --quick`, `-- --help`."""
+    measure(session, vllm_environment(session), "harness.accuracy")
+
+
 @nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """Soak the engine with load, kills and damage; `-- --minutes N`, `-- --help`."""

@@ -26,12 +26,14 @@ class Arm:
         tier_type: The secondary tier's `type` in vLLM's configuration; None offloads nothing.
         environment: Variables that this arm's server gets beside the common ones.
         engine: Which of kvfs's engines the arm stands for, "" where kvfs does no I/O.
+        tier_options: Options of the secondary tier beside those that all arms have.
     """
 
     name: str
     tier_type: str | None
     environment: Mapping[str, str] = field(default_factory=dict)
     engine: str = ""
+    tier_options: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def offloads(self) -> bool:
@@ -95,6 +97,7 @@ def kv_transfer_config(
                         "root_dir": str(root_dir),
                         "n_read_threads": n_threads,
                         "n_write_threads": n_threads,
+                        **arm.tier_options,
                     }
                 ],
             },

@@ -15,7 +15,8 @@ from typing import Final, NoReturn
 import click
 from rich.console import Console
 
-from harness import accuracy, checks, environment, model, plan, report, storage
+from harness import checks, environment, model, plan, report, storage
+from harness.accuracy import lm_eval
 from harness.arms import ARMS, parse_arms
 from harness.blocks import Bench, Options, run_target
 from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, HarnessError, UsageError
@@ -29,7 +30,7 @@ TWO_SERVERS_BYTES: Final = 12_000_000_000
 PLAIN_WIDTH: Final = 100
 
 
-def _writable(directory: Path, option: str) -> Path:
+def writable(directory: Path, option: str) -> Path:
     """Make a directory and prove that it can be written.
 
     Raises:
@@ -107,7 +108,7 @@ def _finish(log: RecordLog, console: Console) -> int:
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Directory of the target's tokenizer.")
 @click.option("--model-dir", type=click.Path(path_type=Path), help="Serve this model, not SmolLM2-135M.")
 @click.option("--work-dir", type=click.Path(path_type=Path), help="On the disk to measure. [default: --out]")
-@click.option("--tasks", default=",".join(accuracy.TASKS), help="lm-eval's tasks; empty for none.")
+@click.option("--tasks", default=",".join(plan.TASKS), help="lm-eval's tasks; empty for none.")
 @click.option("--streams", default="1,4", help="Conversations at a time.")
 @click.option("--threads", default="", help="Threads of the disk tier. [default: 4,16; with --quick: 4]")
 @click.option("--conversations", type=click.IntRange(1), help="A phase. [default: 6; with --quick: 4]")
@@ -151,7 +152,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
         chosen = plan.make(
             parse_arms(arms),
             quick=quick,
-            tasks=accuracy.parse_tasks(tasks),
+            tasks=lm_eval.parse_tasks(tasks, plan.TASKS),
             seed=seed,
             streams=_numbers(streams, "--streams") or (1, 4),
             threads=_numbers(threads, "--threads"),
@@ -159,11 +160,11 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
             documents=documents,
             servers_at_once=plan.SERVERS_AT_ONCE if environment.has_memory(TWO_SERVERS_BYTES) else 1,
         )
-        out_dir = _writable(out, "--out")
+        out_dir = writable(out, "--out")
         options = Options(
             plan=chosen,
             out_dir=out_dir,
-            work_dir=_writable(work_dir, "--work-dir") if work_dir else out_dir,
+            work_dir=writable(work_dir, "--work-dir") if work_dir else out_dir,
             model_dir=checked_target[1] if checked_target else model.check(model_dir) if model_dir else None,
             dtype=environment.fast_dtype(),
             server_timeout_s=server_timeout_s,

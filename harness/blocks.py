@@ -12,7 +12,8 @@ from typing import Final
 import psutil
 from rich.console import Console
 
-from harness import accuracy, completions, environment, load, model, storage, vllm_metrics
+from harness import completions, environment, load, model, storage, vllm_metrics
+from harness.accuracy import lm_eval
 from harness.arms import TARGET, TOKENS_PER_CHUNK
 from harness.errors import HarnessError
 from harness.phases import Phases, Subject, Tools
@@ -80,7 +81,7 @@ class Bench:
                 chunk_size_bytes = model.shape(model_dir).kv_bytes_per_token(options.dtype) * TOKENS_PER_CHUNK
                 storage.require_disk(options.work_dir, options.plan.disk_bytes(chunk_size_bytes))
                 tools = _load_tools(stack, options, model_dir)
-            tiers = stack.enter_context(_scratch(options.work_dir, options.keep))
+            tiers = stack.enter_context(scratch(options.work_dir, options.keep))
             setting = _Setting(model_dir, chunk_size_bytes, tiers, tools, progress)
             for group in groups:
                 self._run_group(group, setting)
@@ -239,14 +240,14 @@ def _load_tools(stack: ExitStack, options: Options, tokenizer: Path) -> Tools:
     """Load the tools and make the documents, so that no measurement waits for either."""
     tools_dir = _directory(options.out_dir / "logs")
     guidellm = stack.enter_context(Tool("guidellm", tools_dir, load.ENVIRONMENT))
-    lm_eval = None
+    asking = None
     if options.plan.questions:
-        lm_eval = stack.enter_context(Tool("lm-eval", tools_dir, accuracy.environment(tools_dir)))
+        asking = stack.enter_context(Tool("lm-eval", tools_dir, lm_eval.environment(tools_dir)))
         for asked in options.plan.questions:
-            accuracy.prepare(lm_eval, tokenizer, asked)
-        lm_eval.wait(_PREPARE_TIMEOUT_S)
+            lm_eval.prepare(asking, tokenizer, asked)
+        asking.wait(_PREPARE_TIMEOUT_S)
     guidellm.version()
-    return Tools(guidellm, lm_eval, tokenizer, _directory(options.out_dir / "raw"))
+    return Tools(guidellm, asking, tokenizer, _directory(options.out_dir / "raw"))
 
 
 def _directory(path: Path) -> Path:
@@ -255,7 +256,7 @@ def _directory(path: Path) -> Path:
 
 
 @contextmanager
-def _scratch(work_dir: Path, keep: bool) -> Iterator[Path]:
+def scratch(work_dir: Path, keep: bool) -> Iterator[Path]:
     """Make a directory for the tiers that goes at the end.
 
     When the end is a SIGKILL, it goes at the start of the next run in the same place.

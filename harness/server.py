@@ -77,7 +77,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def vllm_spec(
+def vllm_spec(  # noqa: PLR0913 - all but four are named
     arm: Arm,
     model_dir: Path,
     root_dir: Path,
@@ -87,6 +87,7 @@ def vllm_spec(
     cpu_bytes_to_use: int,
     log_path: Path,
     ready_timeout_s: float,
+    max_model_len: int = 4096,
 ) -> ServerSpec:
     """Return how to start vLLM for an arm on a free port.
 
@@ -99,6 +100,7 @@ def vllm_spec(
         cpu_bytes_to_use: Size of the primary tier.
         log_path: Gets the server's output.
         ready_timeout_s: How long it may take to start.
+        max_model_len: The most tokens that a prompt and its answer may have.
     """
     port = free_port()
     engine_id = f"kvfs-bench-{os.getpid()}-{next(_numbers)}"
@@ -112,7 +114,7 @@ def vllm_spec(
         f"--port={port}",
         "--enforce-eager",
         f"--dtype={dtype}",
-        "--max-model-len=4096",
+        f"--max-model-len={max_model_len}",
         # The device's own cache would answer before a tier is asked.
         "--no-enable-prefix-caching",
         "--disable-uvicorn-access-log",

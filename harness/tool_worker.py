@@ -55,24 +55,27 @@ def load_lm_eval() -> Tool:
 
     assert openai_completions
     loaded_tasks: dict[str, Any] = {}
-    catalogue = Path(lm_eval.__file__).parent / "tasks" / "ruler"
+    catalogues = Path(lm_eval.__file__).parent / "tasks"
 
     def load(request: Request) -> Any:  # noqa: ANN401 - lm-eval's own mapping
-        key = json.dumps([request["task"], request["sequence_tokens"], request["tokenizer"]])
+        key = json.dumps([request[name] for name in ("task", "sequence_tokens", "tokenizer", "data_dir")])
         if key not in loaded_tasks:
             random.seed(SEED)
             np.random.seed(SEED)  # noqa: NPY002 - lm-eval's generators draw from it
             manager = TaskManager(
-                include_path=str(catalogue),
+                include_path=str(catalogues / request["catalogue"]),
                 include_defaults=False,
                 metadata={
                     "max_seq_lengths": [request["sequence_tokens"]],
                     "tokenizer": request["tokenizer"],
                 },
             )
-            loaded = manager.load([request["task"]])
+            wanted = {"task": request["task"]}
+            if request["data_dir"]:
+                wanted["dataset_path"] = request["data_dir"]
+            loaded = manager.load([wanted if request["data_dir"] else request["task"]])
             for task in loaded["tasks"].values():
-                task.set_config(key="num_fewshot", value=0)
+                task.set_config(key="num_fewshot", value=request["examples"])
                 task.set_fewshot_seed(seed=SEED)
             loaded_tasks[key] = loaded
         return loaded_tasks[key]

@@ -124,8 +124,10 @@ class Plan:
         """Return the servers in order; those of one arm share a directory.
 
         Warm passes come after a restart. Damage is repaired after each pass, so that a server without
-        checksums can read what one with them has stored.
+        checksums can read what one with them has stored. One of kvfs's engines is enough for that: it shows
+        that the gate can fail, not what the engine does.
         """
+        first = next((arm for arm in self.arms if arm.engine), None)
         stages = []
         for arm in self.arms:
             checksums = ON if arm.engine else OFF
@@ -135,7 +137,7 @@ class Plan:
             numbers = range(self.repetitions)
             warm = [Pass(phase, number) for number in numbers for phase in (WARM, DAMAGED)]
             stages.append(Stage(arm, checksums, tuple(warm)))
-            if arm.engine:
+            if arm == first:
                 stages.append(Stage(arm, OFF, tuple(Pass(DAMAGED, number) for number in numbers)))
         return stages
 

@@ -28,6 +28,13 @@ def test_each_tier_is_asked_cold_then_warm_after_a_restart_and_damaged_with_and_
     ]
 
 
+def test_one_engine_of_kvfs_is_asked_without_checksums() -> None:
+    stages = make(arms=("none", "kvfs", "kvfs-fallback")).stages()
+    assert [stage.title for stage in stages if stage.title.endswith("checksums off")] == [
+        "kvfs, checksums off"
+    ]
+
+
 def test_repetitions_need_no_more_servers() -> None:
     once, often = make().stages(), make(repetitions=10).stages()
     assert [stage.name for stage in once] == [stage.name for stage in often]

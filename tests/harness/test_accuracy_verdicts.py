@@ -40,8 +40,8 @@ def test_run_as_it_should_be_passes(answers: MadeUpAnswers) -> None:
     }
     assert outcome.verdict == PASS
     assert verdicts.EXIT_STATUS[outcome.verdict] == 0
-    # fs has one control and kvfs two, and each runs on its engine.
-    assert len(outcome.controls) == 5
+    # fs has one control and kvfs two, there is one that must fail, and each arm runs on its engine.
+    assert len(outcome.controls) == 6
 
 
 def test_exit_statuses_of_verdicts_differ() -> None:
@@ -147,8 +147,8 @@ def test_run_without_a_control_is_invalid(answers: MadeUpAnswers) -> None:
         record for record in answers.records if record.phase != "damaged" or record.case["checksums"] == "on"
     ]
     assert set(failed_controls(answers)) == {
+        "a control without checksums was made: 0 passes must fail the gate",
         "fs: all passes were made: missing: damaged, checksums off",
-        "kvfs: all passes were made: missing: damaged, checksums off",
     }
     assert judged(answers).verdict == INVALID
 
@@ -188,7 +188,7 @@ def test_tally_counts_each_repetition_by_its_kind() -> None:
 
 def test_report_shows_every_comparison_and_control(answers: MadeUpAnswers) -> None:
     text = report.markdown(answers.records, judged(answers), LIMITS, ["Power: 1."], 1)
-    assert text.startswith("# kvfs accuracy\n\nPASS: 4 passes pass the gate, all 5 controls hold.")
+    assert text.startswith("# kvfs accuracy\n\nPASS: 4 passes pass the gate, all 6 controls hold.")
     assert "Power: 1." in text
     assert (
         "| kvfs | warm | on | right or wrong | PASS | 24 | 0 | 0 | 0.000 | -0.142 to 0.117 | 0.125 |" in text

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from harness.accuracy import comparison
-from harness.accuracy.comparison import REGRESSION, Comparison, Limits
+from harness.accuracy.comparison import Comparison, Limits
+from harness.micro.gates import REGRESSION
 
 _DRAWS: Final = 10_000
 _SEED: Final = 57912

@@ -63,6 +63,9 @@ def test_gsm8k_from_a_local_copy_is_asked_with_25_examples_and_scored_in_two_way
     output = tmp_path / "samples.jsonl"
     with completion_server.serving() as address:
         result = lm_eval.run(tool, address, "stand-in", tokenizer, asked, output)
+        again = lm_eval.run(tool, address, "stand-in", tokenizer, asked, tmp_path / "again.jsonl")
+    # Examples are drawn at random, and yet every server is asked the same.
+    assert again == result
     # The last number counts, and strictly only one after "####".
     assert result.scores == [0.0, 1.0, 0.0]
     assert result.strict_scores == [0.0, 0.0, 0.0]

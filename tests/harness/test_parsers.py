@@ -155,6 +155,61 @@ def test_lm_eval_samples_of_another_shape_are_refused(data: Path, tmp_path: Path
         lm_eval.parse(path, VT)
 
 
+GSM8K = Questions(lm_eval.GSM8K, 4096, 3)
+
+
+def altered(source: Path, directory: Path, change: Callable[[Any], None]) -> Path:
+    """Return a copy of lm-eval's samples with a change to each."""
+    samples = [json.loads(line) for line in source.read_text().splitlines()]
+    for sample in samples:
+        change(sample)
+    path = directory / source.name
+    path.write_text("\n".join(map(json.dumps, samples)))
+    return path
+
+
+def test_gsm8k_samples_give_two_scores_a_document_and_one_answer(data: Path) -> None:
+    path = data / "lm-eval-0.4.13-gsm8k.jsonl"
+    result = lm_eval.parse(path, GSM8K)
+    assert (result.scores, result.strict_scores) == ([0.0, 1.0, 0.0], [0.0, 0.0, 0.0])
+    assert [answer[:6] for answer in result.answers] == [" word0"] * 3
+    assert len(set(result.prompts)) == 3
+    assert [prompt[-24:] for prompt in lm_eval.read_prompts(path)] == [
+        f"Question: test {number}?\nAnswer:"[-24:] for number in range(3)
+    ]
+    part = result.part(1, 1)
+    assert (part.scores, part.strict_scores, len(part.answers)) == ([1.0], [0.0], 1)
+
+
+def test_samples_scored_in_another_way_are_refused(data: Path, tmp_path: Path) -> None:
+    def rename(sample: Any) -> None:  # noqa: ANN401 - JSON
+        sample["filter"] = sample["filter"].replace("strict-match", "strictest")
+
+    path = altered(data / "lm-eval-0.4.13-gsm8k.jsonl", tmp_path, rename)
+    with pytest.raises(OutputShapeError, match="is scored by flexible-extract, strictest, expected flexible"):
+        lm_eval.parse(path, GSM8K)
+
+
+def test_samples_with_more_than_one_answer_are_refused(data: Path, tmp_path: Path) -> None:
+    def answer_twice(sample: Any) -> None:  # noqa: ANN401 - JSON
+        sample["resps"][0].append("another")
+
+    path = altered(data / "lm-eval-0.4.13-gsm8k.jsonl", tmp_path, answer_twice)
+    with pytest.raises(OutputShapeError, match="one answer a document was asked for"):
+        lm_eval.parse(path, GSM8K)
+
+
+@pytest.mark.parametrize("arguments", ["a prompt", [], [["one", {}], ["two", {}]], {"gen_args_0": "one"}])
+def test_samples_with_prompts_of_another_shape_are_refused(
+    data: Path, tmp_path: Path, arguments: object
+) -> None:
+    path = altered(
+        data / "lm-eval-0.4.13-gsm8k.jsonl", tmp_path, lambda sample: sample.update(arguments=arguments)
+    )
+    with pytest.raises(OutputShapeError, match=r"does not hold prompts as lm-eval 0.4.13 .*pinned version"):
+        lm_eval.read_prompts(path)
+
+
 def test_tasks_are_parsed_and_unknown_ones_named() -> None:
     assert lm_eval.parse_tasks("ruler_vt, niah_single_1", plan.TASKS) == ["ruler_vt", "niah_single_1"]
     assert lm_eval.parse_tasks("", plan.TASKS) == []

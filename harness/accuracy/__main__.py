@@ -1,7 +1,7 @@
 """The accuracy gate: are answers with a tier, cold and from disk, as right as without one?
 
-`python -m harness.accuracy --help`; the exit status is 0 for PASS, 1 for REGRESSION (or when a measurement
-could not be made), 3 for INCONCLUSIVE, 4 for INVALID, 2 for a mistake of the user.
+`python -m harness.accuracy --help`; the exit status is that of the verdict (`harness/verdicts.py`), 1 when a
+measurement could not be made, 2 for a mistake of the user.
 """
 
 import sys
@@ -20,6 +20,7 @@ from harness.arms import ARMS, BASELINE, Arm, parse_arms
 from harness.bench import PLAIN_WIDTH, end_in_order, writable
 from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError
 from harness.records import RecordLog
+from harness.verdicts import EXIT_STATUS
 
 DEFAULT_OUT: Final = Path("accuracy-out")
 _QUICK_ARMS: Final = "none,kvfs"
@@ -129,7 +130,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
         )
         report.print_result(console, log.records, outcome, repeat_control)
         console.print(f"records: {log.path}\nreport:  {path}", markup=False, highlight=False, soft_wrap=True)
-        status = verdicts.EXIT_STATUS[outcome.verdict]
+        status = EXIT_STATUS[outcome.verdict]
     except HarnessError as error:
         print(f"accuracy: {error}", file=sys.stderr)
         status = error.exit_status

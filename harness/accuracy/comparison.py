@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 from scipy import stats
 
-from harness.micro.gates import FILE, INCONCLUSIVE, INVALID, PASS, REGRESSION
+from harness.micro.gates import FILE
+from harness.verdicts import INCONCLUSIVE, INVALID, PASS, REGRESSION
 
 _RESAMPLES: Final = 10_000
 _SEED: Final = 57912
@@ -171,12 +172,6 @@ def answers(what: str, identical: Sequence[float], limits: Limits) -> Comparison
         ),
         is_shown=low > limits.allowed_differing,
     )
-
-
-def worst(verdicts: Sequence[str]) -> str:
-    """Return the verdict of several together: the worst of them, and INVALID where there is none."""
-    order = (INVALID, REGRESSION, INCONCLUSIVE, PASS)
-    return min(verdicts, key=order.index, default=INVALID)
 
 
 def _judged(comparison: Comparison, *, is_shown: bool) -> Comparison:

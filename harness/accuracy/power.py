@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.accuracy import comparison
 from harness.accuracy.comparison import Comparison, Limits
-from harness.micro.gates import REGRESSION
+from harness.verdicts import REGRESSION
 
 _DRAWS: Final = 10_000
 _SEED: Final = 57912

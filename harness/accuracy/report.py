@@ -8,10 +8,10 @@ from rich.console import Console
 from harness.accuracy.comparison import Comparison, Limits
 from harness.accuracy.verdicts import Judged, Outcome, tally
 from harness.checks import Table
-from harness.micro.gates import PASS
 from harness.plan import DAMAGED
 from harness.records import Record
 from harness.report import Grid
+from harness.verdicts import PASS
 
 FILE_NAME: Final = "accuracy.md"
 _NOTHING: Final = "-"

@@ -11,13 +11,10 @@ from harness.accuracy.comparison import Comparison, Limits
 from harness.accuracy.plan import GRADED, OFF, ON
 from harness.arms import ARMS, BASELINE
 from harness.checks import Check, Table
-from harness.errors import EXIT_FAILED, EXIT_OK
-from harness.micro.gates import INCONCLUSIVE, INVALID, PASS, REGRESSION
 from harness.plan import COLD, DAMAGED, WARM
 from harness.records import Record
+from harness.verdicts import INVALID, PASS, REGRESSION, worst
 
-# Only PASS passes.
-EXIT_STATUS: Final = {PASS: EXIT_OK, REGRESSION: EXIT_FAILED, INCONCLUSIVE: 3, INVALID: 4}
 _GRADED: Final = "graded scores"
 _RIGHT_OR_WRONG: Final = "right or wrong"
 _ANSWERS: Final = "greedy answers"
@@ -48,7 +45,7 @@ class Judged:
         """The worst of the comparisons' verdicts."""
         if self.problem:
             return INVALID
-        return comparison.worst([each.verdict for each in self.comparisons])
+        return worst(each.verdict for each in self.comparisons)
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Outcome:
         """Of the whole run: without a control that fails where it must, no PASS means anything."""
         if not self.controls or not all(control.passed for control in self.controls):
             return INVALID
-        return comparison.worst([judged.verdict for judged in self.passes])
+        return worst(judged.verdict for judged in self.passes)
 
 
 def evaluate(records: Sequence[Record], limits: Limits) -> Outcome:

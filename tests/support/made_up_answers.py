@@ -71,7 +71,7 @@ class MadeUpAnswers:
         ]
         assert found, f"nothing is {metric}, {which}"
         self.records = [
-            record if record not in found else dataclasses.replace(record, values=values)
+            record if values is None or record not in found else dataclasses.replace(record, values=values)
             for record in self.records
-            if record not in found or values is not None
+            if values is not None or record not in found
         ]

@@ -255,7 +255,7 @@ def make_environment(session: nox.Session, directory: Path) -> str:
     if not (directory / "bin" / "pip").exists():
         wanted = ["-p", session.python] if isinstance(session.python, str) else []
         command = [sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", *wanted]
-        session.run(*command, str(directory), external=True)
+        session.run_install(*command, str(directory), external=True)
     return str(directory / "bin" / "python")
 
 
@@ -266,7 +266,6 @@ def install(session: nox.Session, python: str, requirements: "list[str]") -> Non
     )
     if not stamp.is_current():
         stamp.clear()
-        # With `-R` nothing is installed, and nothing is returned.
         if session.run_install(python, "-m", "pip", "install", "--quiet", *requirements, external=True):
             stamp.write()
 
@@ -276,7 +275,10 @@ def install_wheel(
 ) -> None:
     """Build this tree's wheel and install it into an environment, each unless it is done already."""
     program = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('purelib'))"
-    printed = session.run(python, "-P", "-c", program, silent=True, external=True, log=False)
+    printed = session.run_install(python, "-P", "-c", program, silent=True, external=True, log=False)
+    # With `-R` nothing is installed, and nothing is returned.
+    if not printed:
+        return
     version, site_packages = str(printed).strip().split(" ", 1)
     build = wheels.WheelBuild(ROOT, version, pure, sanitize, faults)
     if not build.stamp.is_current():

@@ -164,7 +164,7 @@ def _show_verdicts(
     console: Console, lines: Sequence[Line], outcome: Outcome, out: Path, *, strict: bool
 ) -> bool:
     """Judge what was measured, with `strict` also what was not; return whether all passed."""
-    demands = gates.read()
+    demands = gates.read(suite=gates.suite_of(lines))
     if not strict:
         demands = gates.only_measured(demands, lines)
         if not demands:

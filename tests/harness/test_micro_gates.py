@@ -212,3 +212,20 @@ def test_table_shows_the_worst_case_and_all_that_do_not_pass() -> None:
     ]
     (row,) = gates.grid(gates.judge([replace(CPU, at_most=0.9)], lines)).rows
     assert row[:4] == ["cpu", "load 1 MiB 1x64, 16 threads: kvfs (uring)", gates.PASS, "0.70"]
+
+
+def test_session_about_checksums_has_their_gates_and_no_others() -> None:
+    assert gates.suite_of([line("fs", STEADY), line(URING, STEADY)]) == "micro"
+    lines = [
+        line(arm, STEADY, "gb_per_s") for arm in (URING, "kvfs-unverified (uring)", "kvfs-unverified (psync)")
+    ]
+    assert gates.suite_of(lines) == gates.CHECKSUMS
+    demands = gates.read(suite=gates.CHECKSUMS)
+    assert [gate.base_arm for gate in demands] == ["kvfs-unverified (uring)", "kvfs-unverified (psync)"]
+
+
+@pytest.mark.parametrize(("factor", "answer"), [(0.97, gates.PASS), (0.9, gates.REGRESSION)])
+def test_checksums_that_cost_more_than_a_twentieth_fail_their_gate(factor: float, answer: str) -> None:
+    demand = gates.read(suite=gates.CHECKSUMS)[0]
+    base = line(demand.base_arm, STEADY, "gb_per_s")
+    assert judge_one(demand, [base, line(URING, scaled(factor), "gb_per_s")]).answer == answer

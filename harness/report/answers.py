@@ -72,13 +72,13 @@ def _picture(records: Sequence[Record], suite: str) -> Picture | None:
     fewest = min(counts)
     spread = (
         f"A mark is the mean difference of {model.span(counts)} documents, the bar its 95 % interval "
-        f"(bootstrap of the documents' differences, {_RESAMPLES:,} resamples). An interval without width means "
-        f"that no document differs; where {fewest} agree, {1 - 0.05 ** (1 / fewest):.0%} of all may still "
-        "differ (95 %)."
+        f"(bootstrap of the documents' differences, {_RESAMPLES:,} resamples). An interval without width "
+        f"means that no document differs; where {fewest} agree, {1 - 0.05 ** (1 / fewest):.0%} of all may "
+        "still differ (95 %)."
     )
     notes = [spread, model.where(records)]
     columns = ("task", "arm and pass", "n", "mean", "difference", "95 %", "worse", "better", "sign test p")
-    title = f"Paired differences from `{BASELINE}`: {suite}"
+    title = f"Paired differences from {BASELINE}: {suite}"
     return Picture(
         title=title,
         kind=Kind.INTERVALS,

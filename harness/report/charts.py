@@ -13,6 +13,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from harness.report.model import Kind, Mark, Panel, Picture, Series
 
@@ -34,6 +35,10 @@ BACKGROUND: Final = ("#ffffff", "#17181b")
 # Narrow enough for a phone; a desk shows three beside each other.
 _SIZE_INCHES: Final = (3.7, 2.5)
 _ROW_INCHES: Final = 0.34
+_LABEL_INCHES: Final = 0.6
+# What lies left of the axes: figures and their label, or the names of rows; as shares of the width.
+_LEFT: Final = {Kind.CURVES: 0.175, Kind.TIME: 0.175, Kind.INTERVALS: 0.46}
+_DECADES: Final = 100.0
 # How far series stand beside each other, of a doubling on the horizontal axis.
 _BESIDE: Final = 0.07
 
@@ -98,10 +103,10 @@ def draw(picture: Picture, prefix: str) -> list[str]:
     for index, panel in enumerate(picture.panels):
         height = _SIZE_INCHES[1]
         if picture.kind is Kind.INTERVALS:
-            height = 0.75 + _ROW_INCHES * len(panel.series)
+            height = _LABEL_INCHES + _ROW_INCHES * len(panel.series)
         with _settings():
-            figure = Figure(figsize=(_SIZE_INCHES[0], height), layout="constrained")
-            axes = figure.subplots()
+            figure = Figure(figsize=(_SIZE_INCHES[0], height))
+            axes = figure.add_axes(_room(picture.kind, height))
             {Kind.CURVES: _curves, Kind.TIME: _time, Kind.INTERVALS: _intervals}[picture.kind](
                 axes, panel, looks
             )
@@ -109,8 +114,7 @@ def draw(picture: Picture, prefix: str) -> list[str]:
             if picture.kind is not Kind.INTERVALS:
                 axes.set_ylabel(picture.y_label)
                 axes.grid(axis="y", linewidth=0.6)
-                axes.set_yscale("log" if picture.logarithmic else "linear")
-                axes.set_ylim(bounds)
+                _scale(axes, bounds, logarithmic=picture.logarithmic)
             drawn.append(_svg(figure, f"{prefix}-{index}"))
     return drawn
 
@@ -158,6 +162,24 @@ def _settings() -> AbstractContextManager[None]:
             "axes.axisbelow": True,
         }
     )
+
+
+def _room(kind: Kind, height_inches: float) -> tuple[float, float, float, float]:
+    """Return left, bottom, width and height of the axes; a place that is sought takes ten times as long."""
+    bottom = 0.47 / height_inches
+    return _LEFT[kind], bottom, 0.975 - _LEFT[kind], 0.975 - bottom
+
+
+def _scale(axes: Axes, bounds: tuple[float, float], *, logarithmic: bool) -> None:
+    """Give the vertical axis its bounds, and figures that people write."""
+    axes.set_yscale("log" if logarithmic else "linear")
+    axes.set_ylim(bounds)
+    if logarithmic:
+        # Of less than two decades one figure each would be too little.
+        few = bounds[1] < _DECADES * bounds[0]
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
 
 
 def _bounds(picture: Picture) -> tuple[float, float]:

@@ -25,6 +25,13 @@ _KEYS: Final = (
     "dirty",
 )
 _ARM_KEYS: Final = ("engine", "io_backend", "io_engine", "o_direct", "page_cache", "wheel")
+_NAMES: Final = {
+    "memory_bytes": "memory",
+    "dirty": "local changes",
+    "o_direct": "O_DIRECT",
+    "cpu": "CPU",
+    "cpu_count": "CPUs",
+}
 # More of one thing than this is no longer read.
 _VALUES_MAX: Final = 4
 _TEXT_MAX: Final = 160
@@ -37,12 +44,12 @@ def section(records: Sequence[Record]) -> Section:
     for key in _KEYS:
         cells = [_cell([record for record in records if record.suite == suite], key) for suite in suites]
         if any(cell != NOTHING for cell in cells):
-            rows.append([key.replace("_", " "), *cells])
+            rows.append([_NAMES.get(key, key.replace("_", " ")), *cells])
     arm_rows = []
     for suite, arm in dict.fromkeys((record.suite, record.arm) for record in records):
         mine = [record for record in records if (record.suite, record.arm) == (suite, arm)]
         arm_rows.append([suite, arm, *(_cell(mine, key) for key in _ARM_KEYS)])
-    columns = ("suite", "arm", *(key.replace("_", " ") for key in _ARM_KEYS))
+    columns = ("suite", "arm", *(_NAMES.get(key, key.replace("_", " ")) for key in _ARM_KEYS))
     used = [index for index in range(len(columns)) if any(row[index] != NOTHING for row in arm_rows)]
     arms = Grid(
         "Each arm",

@@ -52,10 +52,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One small plot of a picture."""
+    """One small plot of a picture.
+
+    Attributes:
+        title: What it is of.
+        series: What is drawn.
+        group: Panels whose ratios are told together.
+    """
 
     title: str
     series: Sequence[Series]
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -201,18 +208,18 @@ def finding(picture: Picture, panel: Panel) -> str:
 
 def comparisons(picture: Picture) -> list[str]:
     """Say how each series compares with the base wherever both were measured: ratios, never a verdict."""
-    ratios: dict[str, list[float]] = {}
+    ratios: dict[tuple[str, str], list[float]] = {}
     for panel in picture.panels:
         base = next((series for series in panel.series if series.name == picture.base), None)
         at: Mapping[float, float] = {each.x: each.middle for each in base.marks} if base else {}
         for series in panel.series:
             found = [each.middle / at[each.x] for each in series.marks if at.get(each.x)]
             if series is not base and found:
-                ratios.setdefault(series.name, []).extend(found)
+                ratios.setdefault((panel.group, series.name), []).extend(found)
     return [
-        f"**{name}** by **{picture.base}**: {statistics.median(found):.2f} in the median of {len(found)} "
-        f"places ({min(found):.2f} to {max(found):.2f})"
-        for name, found in ratios.items()
+        f"{f'{group}: ' if group else ''}**{name}** is {statistics.median(found):.2f} times "
+        f"**{picture.base}**, the median of {len(found)} places ({min(found):.2f} to {max(found):.2f})"
+        for (group, name), found in ratios.items()
     ]
 
 

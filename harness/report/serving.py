@@ -107,7 +107,7 @@ def _panels(places: _Places) -> Iterator[Panel]:
                 series.insert(0, Series(f"{BASELINE}, {COLD}", _marks(cold)))
             if len(series) > bool(cold):
                 where = f"{count} thread{'' if count == '1' else 's'}" if count else ""
-                yield Panel(", ".join(filter(None, (phase, where))), series)
+                yield Panel(", ".join(filter(None, (phase, where))), series, group=phase)
 
 
 def _phase_order(phase: str) -> tuple[int, str]:

@@ -14,11 +14,12 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from harness.sessions import sysdeps
 
 ANSWER_TIMEOUT_S = 60.0
+PHONE_WIDTH = 600
 _FLAGS = (
     "--headless",
     "--remote-debugging-pipe",
@@ -26,6 +27,7 @@ _FLAGS = (
     "--no-sandbox",
     "--disable-dev-shm-usage",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--no-first-run",
     # Nothing but the page may want something from the network.
     "--disable-background-networking",
@@ -49,9 +51,9 @@ class Browser:
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
         # The browser reads from descriptor 3 and writes to 4; the shell puts the pipes there.
-        script = f"exec {shlex.join([program, *_FLAGS, f'--user-data-dir={profile}'])} 3<&{theirs_in} 4>&{theirs_out}"
+        command = shlex.join([program, *_FLAGS, f"--user-data-dir={profile}"])
         self._process = subprocess.Popen(
-            ["bash", "-c", script],
+            ["bash", "-c", f"exec {command} 3<&{theirs_in} 4>&{theirs_out}"],
             pass_fds=(theirs_in, theirs_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -66,7 +68,7 @@ class Browser:
         self.complaints: list[str] = []
         self.requests: list[str] = []
 
-    def __enter__(self) -> Browser:
+    def __enter__(self) -> Self:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -90,7 +92,11 @@ class Browser:
         self.complaints.clear()
         self.requests.clear()
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < PHONE_WIDTH,
         )
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=features)

@@ -66,6 +66,7 @@ def lint(session: nox.Session) -> None:
         ["ruff", "format", *([] if fix else ["--diff"])],
         ["clang-format", *(["-i"] if fix else ["--dry-run", "-Werror"]), *sources],
         ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows],
+        ["zizmor", "--offline", "--quiet", *workflows],
         ["python", "-m", "harness.sessions.source_rules"],
     ]
     run_all(session, [(check, {}) for check in checks])

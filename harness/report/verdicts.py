@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness import checks
+from harness.checks import Check
 from harness.micro import gates, summary
 from harness.micro.cases import SUITE as MICRO
 from harness.micro.gates import INCONCLUSIVE, INVALID, PASS, REGRESSION
@@ -27,11 +28,11 @@ class Judged:
 
     Attributes:
         answers: How often it gave each answer.
-        grid: The verdicts; those that pass may stand for several.
+        grids: The verdicts; a row that passes may stand for several.
     """
 
     answers: Mapping[str, int]
-    grid: Grid
+    grids: Sequence[Grid]
 
     def sentence(self, suite: str) -> str:
         """Return the answers in figures."""
@@ -43,17 +44,21 @@ class Judged:
 Judge = Callable[[Sequence[Record]], Judged]
 
 
-def _bench(records: Sequence[Record]) -> Judged:
-    found = checks.evaluate(records)
+def _claims(title: str, found: Sequence[Check]) -> Judged:
+    """Return what checks say, which hold or do not."""
     answers = [PASS if check.passed else FAIL for check in found]
     rows = [[answer, check.name, check.detail] for answer, check in zip(answers, found, strict=True)]
-    return Judged(Counter(answers), Grid("Checks of bench", ("answer", "claim", "figures"), rows, 3))
+    return Judged(Counter(answers), [Grid(title, ("answer", "claim", "figures"), rows, 3)])
+
+
+def _bench(records: Sequence[Record]) -> Judged:
+    return _claims("Checks of bench", checks.evaluate(records))
 
 
 def _micro(records: Sequence[Record]) -> Judged:
     lines = summary.lines_of(records)
     verdicts = gates.judge(gates.only_measured(gates.read(), lines), lines, _unproven(records))
-    return Judged(Counter(verdict.answer for verdict in verdicts), gates.grid(verdicts))
+    return Judged(Counter(verdict.answer for verdict in verdicts), [gates.grid(verdicts)])
 
 
 def _unproven(records: Sequence[Record]) -> list[str]:
@@ -81,7 +86,7 @@ def judge(records: Sequence[Record]) -> dict[str, Judged]:
         except (KeyError, ValueError, TypeError) as error:
             # A file that somebody else wrote or edited: no PASS comes of it, and the rest is still shown.
             why = f"its records are not what {suite} writes ({type(error).__name__}: {error})"
-            found[suite] = Judged({INVALID: 1}, Grid(suite, ("answer", "why"), [[INVALID, why]], 2))
+            found[suite] = Judged({INVALID: 1}, [Grid(suite, ("answer", "why"), [[INVALID, why]], 2)])
     return found
 
 
@@ -97,5 +102,7 @@ def section(judged: Mapping[str, Judged]) -> Section:
     )
     counts = "; ".join(each.sentence(suite) for suite, each in judged.items())
     return Section(
-        title, [answers, f"{counts}."], grids=[each.grid for each in judged.values() if each.grid.rows]
+        title,
+        [answers, f"{counts}."],
+        grids=[grid for each in judged.values() for grid in each.grids if grid.rows],
     )

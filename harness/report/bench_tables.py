@@ -13,8 +13,10 @@ from harness.load import TASK as LOAD
 from harness.plan import COLD, DAMAGED, HOST, WARM
 from harness.records import Record
 from harness.report.grid import Grid
+from harness.report.model import Section
 
 FILE_NAME: Final = "report.md"
+SUITE: Final = "bench"
 _PHASES: Final = (COLD, HOST, WARM)
 _NOTHING: Final = "-"
 
@@ -125,6 +127,16 @@ def control(records: Sequence[Record]) -> Grid:
         )
     columns = ("arm", "threads", "documents", "cold", "damaged", "files damaged", "found", "tokens from disk")
     return Grid("Accuracy after all chunks were damaged on disk", columns, rows, 2)
+
+
+def section(records: Sequence[Record]) -> Section:
+    """Return all tables of `bench`, with what a reader must know."""
+    title = "Tables of bench"
+    mine = [record for record in records if record.suite == SUITE]
+    if not mine:
+        return Section(title, missing="`nox -s bench` did not add to these records.")
+    grids = [grid for grid in (make(mine) for make in (speed, accuracy, control, sources)) if grid.rows]
+    return Section(title, list(explanations(mine)), grids=grids)
 
 
 def print_result(console: Console, records: Sequence[Record], found: Sequence[Check]) -> None:

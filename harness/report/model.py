@@ -13,6 +13,10 @@ from harness.report.grid import NOTHING, Grid, significant
 VALUES_DRAWN_MAX: Final = 30
 
 
+# What reading records ends in that their suite would not have written.
+UNREADABLE: Final = (LookupError, ValueError, TypeError, ArithmeticError)
+
+
 class Kind(enum.Enum):
     """How a picture's panels are drawn."""
 

@@ -19,7 +19,6 @@ from harness.report.verdicts import Judged
 HTML_NAME: Final = "report.html"
 MARKDOWN_NAME: Final = "report.md"
 _TEMPLATE: Final = "page.html.j2"
-_BENCH: Final = "bench"
 _DRAWN: Final = frozenset({*serving.SUITES, MICRO, "accuracy", "gate"})
 _SECTIONS: Final[Sequence[Callable[[Sequence[Record]], Section]]] = (
     serving.section,
@@ -27,6 +26,7 @@ _SECTIONS: Final[Sequence[Callable[[Sequence[Record]], Section]]] = (
     disk.section,
     chunks.looking,
     answers.section,
+    bench_tables.section,
 )
 
 
@@ -39,9 +39,6 @@ def sections(records: Sequence[Record]) -> list[Section]:
     judged = verdicts.judge(records)
     parts = [_summary(records, judged), verdicts.section(judged)]
     parts += [_attempt(make, records) for make in _SECTIONS]
-    bench = [record for record in records if record.suite == _BENCH]
-    if bench:
-        parts.append(_attempt(_bench_section, bench))
     return [*parts, machine.section(records)]
 
 
@@ -49,8 +46,8 @@ def _attempt(make: Callable[[Sequence[Record]], Section], records: Sequence[Reco
     """Return a section, or one that says that the records of others are not what their suites write."""
     try:
         return make(records)
-    except (KeyError, ValueError, TypeError) as error:
-        name = getattr(make, "__module__", "").rpartition(".")[2]
+    except model.UNREADABLE as error:
+        name = make.__module__.rpartition(".")[2].replace("_", " ")
         return Section(
             f"Left out: {name}", missing=f"Its records cannot be read ({type(error).__name__}: {error})."
         )
@@ -84,12 +81,6 @@ def _summary(records: Sequence[Record], judged: Mapping[str, Judged]) -> Section
     if left:
         sentences.append(f"Not drawn here: {', '.join(f'`{suite}`' for suite in left)}.")
     return Section("Summary", sentences)
-
-
-def _bench_section(records: Sequence[Record]) -> Section:
-    makers = (bench_tables.speed, bench_tables.accuracy, bench_tables.control, bench_tables.sources)
-    grids = [grid for grid in (make(records) for make in makers) if grid.rows]
-    return Section("Tables of bench", list(bench_tables.explanations(records)), grids=grids)
 
 
 def readable(record: Record) -> Record:

@@ -15,7 +15,7 @@ from harness.micro.cases import SUITE as MICRO
 from harness.micro.gates import INCONCLUSIVE, INVALID, PASS, REGRESSION
 from harness.records import Record
 from harness.report.grid import Grid
-from harness.report.model import Section
+from harness.report.model import UNREADABLE, Section
 
 FAIL: Final = "FAIL"
 # The worst first: what a page should say first.
@@ -83,7 +83,7 @@ def judge(records: Sequence[Record]) -> dict[str, Judged]:
             continue
         try:
             found[suite] = ask(mine)
-        except (KeyError, ValueError, TypeError) as error:
+        except UNREADABLE as error:
             # A file that somebody else wrote or edited: no PASS comes of it, and the rest is still shown.
             why = f"its records are not what {suite} writes ({type(error).__name__}: {error})"
             found[suite] = Judged({INVALID: 1}, [Grid(suite, ("answer", "why"), [[INVALID, why]], 2)])
@@ -98,7 +98,7 @@ def section(judged: Mapping[str, Judged]) -> Section:
     answers = (
         "Only PASS passes. REGRESSION: it got worse, or is worse than the gate allows, and chance does not "
         "explain it. INCONCLUSIVE: more runs would tell. INVALID: something is missing, such as the proof "
-        "that the disk was read. FAIL: a claim of `bench` does not hold."
+        "that the disk was read. FAIL: what was claimed does not hold."
     )
     counts = "; ".join(each.sentence(suite) for suite, each in judged.items())
     return Section(

@@ -36,8 +36,8 @@ BACKGROUND: Final = ("#ffffff", "#17181b")
 _SIZE_INCHES: Final = (3.7, 2.5)
 _ROW_INCHES: Final = 0.34
 _LABEL_INCHES: Final = 0.6
-# What lies left of the axes: figures and their label, or the names of rows; as shares of the width.
-_LEFT: Final = {Kind.CURVES: 0.175, Kind.TIME: 0.175, Kind.INTERVALS: 0.46}
+# What lies left of the axes, as a share of the width: figures, or the names of rows.
+_LEFT: Final = {Kind.CURVES: 0.145, Kind.TIME: 0.145, Kind.INTERVALS: 0.5}
 _DECADES: Final = 100.0
 # How far series stand beside each other, of a doubling on the horizontal axis.
 _BESIDE: Final = 0.07
@@ -112,7 +112,8 @@ def draw(picture: Picture, prefix: str) -> list[str]:
             )
             axes.set_xlabel(picture.x_label)
             if picture.kind is not Kind.INTERVALS:
-                axes.set_ylabel(picture.y_label)
+                # Above the axis and level, so that figures of any width leave it alone.
+                figure.text(0.012, 0.985, picture.y_label, va="top")
                 axes.grid(axis="y", linewidth=0.6)
                 _scale(axes, bounds, logarithmic=picture.logarithmic)
             drawn.append(_svg(figure, f"{prefix}-{index}"))
@@ -167,7 +168,8 @@ def _settings() -> AbstractContextManager[None]:
 def _room(kind: Kind, height_inches: float) -> tuple[float, float, float, float]:
     """Return left, bottom, width and height of the axes; a place that is sought takes ten times as long."""
     bottom = 0.47 / height_inches
-    return _LEFT[kind], bottom, 0.975 - _LEFT[kind], 0.975 - bottom
+    top = 1 - (0.06 if kind is Kind.INTERVALS else 0.28) / height_inches
+    return _LEFT[kind], bottom, 0.975 - _LEFT[kind], top - bottom
 
 
 def _scale(axes: Axes, bounds: tuple[float, float], *, logarithmic: bool) -> None:

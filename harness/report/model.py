@@ -221,8 +221,9 @@ def comparisons(picture: Picture) -> list[str]:
             if series is not base and found:
                 ratios.setdefault((panel.group, series.name), []).extend(found)
     return [
-        f"{f'{group}: ' if group else ''}**{name}** is {statistics.median(found):.2f} times "
-        f"**{picture.base}**, the median of {len(found)} places ({min(found):.2f} to {max(found):.2f})"
+        f"{f'{group}: ' if group else ''}**{name}** is {significant(statistics.median(found))} times "
+        f"**{picture.base}**, the median of {len(found)} places "
+        f"({significant(min(found))} to {significant(max(found))})"
         for (group, name), found in ratios.items()
     ]
 

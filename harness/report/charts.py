@@ -13,9 +13,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from harness.report.model import Kind, Mark, Panel, Picture, Series
+from harness.report.model import Kind, Mark, Panel, Picture
 
 # The page's variables: each has a value for light pages and one for dark ones. Hues are those of Okabe and
 # Ito, which colour-blind people tell apart, made darker or lighter until they stand out (a test has the least
@@ -34,10 +34,12 @@ PALETTE: Final = {
 BACKGROUND: Final = ("#ffffff", "#17181b")
 # Narrow enough for a phone; a desk shows three beside each other.
 _SIZE_INCHES: Final = (3.7, 2.5)
-_ROW_INCHES: Final = 0.34
+_ROW_INCHES: Final = 0.42
+# Letters of a name that fit above its interval.
+_NAME_MAX: Final = 44
 _LABEL_INCHES: Final = 0.6
-# What lies left of the axes, as a share of the width: figures, or the names of rows.
-_LEFT: Final = {Kind.CURVES: 0.145, Kind.TIME: 0.145, Kind.INTERVALS: 0.5}
+# What lies left of the axes, as a share of the width.
+_LEFT: Final = {Kind.CURVES: 0.145, Kind.TIME: 0.145, Kind.INTERVALS: 0.03}
 _DECADES: Final = 100.0
 # How far series stand beside each other, of a doubling on the horizontal axis.
 _BESIDE: Final = 0.07
@@ -83,8 +85,9 @@ _OTHERS: Final = tuple(
 
 
 def styles(names: Sequence[str]) -> dict[str, Style]:
-    """Return how each series of a picture looks; arms look the same in every picture."""
-    found = {name: _STYLES[name] for name in names if name in _STYLES}
+    """Return how each series of a picture looks: as its arm looks everywhere, which is named first."""
+    arms = {name: name if name in _STYLES else name.partition(", ")[0] for name in names}
+    found = {name: _STYLES[arm] for name, arm in arms.items() if arm in _STYLES}
     free = [style for style in _OTHERS if style not in found.values()]
     unknown = [name for name in names if name not in found]
     return found | {name: free[number % len(free)] for number, name in enumerate(unknown)}
@@ -242,24 +245,26 @@ def _time(axes: Axes, panel: Panel, looks: dict[str, Style]) -> None:
 
 
 def _intervals(axes: Axes, panel: Panel, looks: dict[str, Style]) -> None:
-    """Draw a row for each series: its middle and what it hardly lies outside of."""
+    """Draw a row for each series: its name, and below it the middle and what it hardly lies outside of."""
     axes.axvline(0, color=PALETTE["quiet"][0], linewidth=0.8)
     widest = 0.0
     for row, series in enumerate(panel.series):
         style = looks[series.name]
+        name = series.name
+        if len(name) > _NAME_MAX:
+            name = f"{name[: _NAME_MAX - 1]}…"
+        axes.text(0.0, row - 0.2, name, transform=axes.get_yaxis_transform(), va="center")
         for each in series.marks:
-            axes.plot([each.low, each.high], [row, row], color=style.drawn, linewidth=1.6)
-            axes.plot([each.middle], [row], color=style.drawn, marker=style.marker, markersize=5)
+            axes.plot([each.low, each.high], [row + 0.2] * 2, color=style.drawn, linewidth=1.6)
+            axes.plot([each.middle], [row + 0.2], color=style.drawn, marker=style.marker, markersize=5)
             widest = max(widest, abs(each.low), abs(each.high))
-    axes.set_yticks(range(len(panel.series)), [_short(series) for series in panel.series])
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
     axes.set_ylim(len(panel.series) - 0.5, -0.5)
     # All the same is a point in the middle of an axis that still has a width.
     axes.set_xlim(-1.15 * widest or -0.1, 1.15 * widest or 0.1)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="x", linewidth=0.6)
-
-
-def _short(series: Series, length: int = 28) -> str:
-    return series.name if len(series.name) <= length else f"{series.name[: length - 1]}…"
 
 
 def _log2(x: float) -> float:

@@ -48,7 +48,11 @@ class Grid:
 
 def in_markdown(text: str) -> str:
     """Return text that stays in its cell and is no markup of HTML, whatever somebody called an arm."""
-    text = " ".join(text.splitlines()).replace("|", "\\|")
+    return untagged(" ".join(text.splitlines()).replace("|", "\\|"))
+
+
+def untagged(text: str) -> str:
+    """Return Markdown in which no tag of HTML is left; comparisons stay as they are."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 

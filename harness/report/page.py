@@ -13,6 +13,7 @@ from harness.micro.cases import SUITE as MICRO
 from harness.micro.gates import PASS
 from harness.records import Record, Scalar
 from harness.report import answers, bench_tables, charts, chunks, disk, machine, model, serving, verdicts
+from harness.report.grid import untagged
 from harness.report.model import Picture, Section
 from harness.report.verdicts import Judged
 
@@ -47,7 +48,7 @@ def _attempt(make: Callable[[Sequence[Record]], Section], records: Sequence[Reco
     try:
         return make(records)
     except model.UNREADABLE as error:
-        name = make.__module__.rpartition(".")[2].replace("_", " ")
+        name = f"{make.__module__.rpartition('.')[2]} {make.__name__}".replace("_", " ")
         return Section(
             f"Left out: {name}", missing=f"Its records cannot be read ({type(error).__name__}: {error})."
         )
@@ -174,7 +175,7 @@ def markdown(parts: Sequence[Section], title: str) -> str:
                 lines.append(picture.table.markdown())
         for grid in part.grids:
             lines += [f"### {grid.title}", grid.markdown()]
-    return "\n\n".join(lines) + "\n"
+    return untagged("\n\n".join(lines) + "\n")
 
 
 def _compared(picture: Picture) -> list[str]:

@@ -160,7 +160,7 @@ def test_records_that_their_suite_would_not_write_are_invalid_and_the_rest_is_sh
     html = html_of([broken, *made_up_report.accuracy()])
     assert "1 INVALID" in section_of(html, "summary")
     assert "<strong>Not all gates pass</strong>" in section_of(html, "summary")
-    assert "Its records cannot be read (KeyError" in section_of(html, "left-out-chunks")
+    assert "Its records cannot be read (KeyError" in section_of(html, "left-out-chunks-moving")
     assert "<svg" in section_of(html, "accuracy")
 
 

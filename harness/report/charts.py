@@ -72,6 +72,8 @@ _STYLES: Final = {
     "kvfs-fallback": Style("green", "^"),
     "kvfs-fallback owner": Style("green", "^"),
     "kvfs-fallback shared": Style("pink", "v", "--"),
+    "dram": Style("violet", "P"),
+    "target": Style("gold", "s"),
     "base": Style("ink", "o"),
     "head": Style("orange", "D"),
 }

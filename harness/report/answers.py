@@ -38,8 +38,9 @@ def section(records: Sequence[Record]) -> Section:
         )
     how = (
         f"Each document's score is compared with the same document's under the arm `{BASELINE}`, which "
-        "offloads nothing. Means with overlapping errors are never compared. A drop is below zero. **damaged** "
-        "is the control: with chunks damaged on disk, a tier without checksums must drop, one with them must not."
+        "offloads nothing. Means with overlapping errors are never compared. A drop is below zero. "
+        "**damaged** is the control: with chunks damaged on disk, a tier without checksums must drop, one "
+        "with them must not."
     )
     return Section(title, [how], pictures)
 
@@ -121,7 +122,7 @@ def _cells(baseline: Record, record: Record) -> list[str]:
         f"{each.low:+.3f} to {each.high:+.3f}",
         str(found.worse),
         str(found.better),
-        f"{found.p_value:.3f}",
+        f"{found.p_value:.2g}",
     ]
 
 

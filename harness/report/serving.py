@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from harness.arms import BASELINE, STOCK
+from harness.arms import ARMS, BASELINE, STOCK
 from harness.plan import COLD, HOST, WARM
 from harness.records import Record
 from harness.report import model
@@ -99,7 +99,7 @@ def _panels(places: _Places) -> Iterator[Panel]:
         for phase in phases:
             series = [
                 Series(arm, _marks(values))
-                for (its_phase, its_threads, arm), values in places.items()
+                for (its_phase, its_threads, arm), values in sorted(places.items(), key=_arm_order)
                 if its_phase == phase and its_threads in ("", count)
             ]
             cold = places.get((COLD, "", BASELINE))
@@ -108,6 +108,12 @@ def _panels(places: _Places) -> Iterator[Panel]:
             if len(series) > bool(cold):
                 where = f"{count} thread{'' if count == '1' else 's'}" if count else ""
                 yield Panel(", ".join(filter(None, (phase, where))), series, group=phase)
+
+
+def _arm_order(item: tuple[tuple[str, str, str], object]) -> tuple[int, str]:
+    """Return where an arm stands: the baseline first, and what is not known after all that is."""
+    arm = item[0][2]
+    return (list(ARMS).index(arm) if arm in ARMS else len(ARMS), arm)
 
 
 def _phase_order(phase: str) -> tuple[int, str]:

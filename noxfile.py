@@ -66,6 +66,7 @@ def lint(session: nox.Session) -> None:
         ["ruff", "format", *([] if fix else ["--diff"])],
         ["clang-format", *(["-i"] if fix else ["--dry-run", "-Werror"]), *sources],
         ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows],
+        ["zizmor", "--offline", "--quiet", *workflows],
         ["python", "-m", "harness.sessions.source_rules"],
     ]
     run_all(session, [(check, {}) for check in checks])
@@ -108,6 +109,8 @@ def fallback(session: nox.Session) -> None:
 def adapter(session: nox.Session) -> None:
     """Test the vLLM adapter and the harness in the environment of `bench`, with the extension and without."""
     python = vllm_environment(session)
+    # A Chromium that opens the report; without one those tests are skipped, and say so.
+    sysdeps.ensure("browser", python)
     extension = (pytest(session, python, "tests/adapter", "tests/harness"), EXTENSION)
     disabled = (pytest(session, python, "tests/adapter"), DISABLED)
     run_all(session, [(command, {**env, **vllm_env.OFFLINE}) for command, env in (extension, disabled)])
@@ -126,6 +129,14 @@ def micro(session: nox.Session) -> None:
     # fio and strace: what they would show is reported as missing where they cannot be had.
     sysdeps.ensure("micro", python)
     measure(session, python, "harness.micro")
+
+
+@nox.session(default=False)
+def report(session: nox.Session) -> None:
+    """Write report.html and report.md beside the records of any sessions; `-- --out DIR`."""
+    python = session_python(session)
+    install(session, python, dependency_group("report"))
+    session.run(python, "-m", "harness.report", *session.posargs, env={"PYTHONPATH": str(ROOT)})
 
 
 @nox.session(default=False)

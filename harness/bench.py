@@ -15,11 +15,12 @@ from typing import Final, NoReturn
 import click
 from rich.console import Console
 
-from harness import accuracy, checks, environment, model, plan, report, storage
+from harness import accuracy, checks, environment, model, plan, storage
 from harness.arms import ARMS, parse_arms
 from harness.blocks import Bench, Options, run_target
 from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, HarnessError, UsageError
 from harness.records import RecordLog
+from harness.report import bench_tables
 from harness.server import is_healthy
 
 DEFAULT_OUT: Final = Path("bench-out")
@@ -92,9 +93,9 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 def _finish(log: RecordLog, console: Console) -> int:
     """Write the report, print the tables, and return the exit status."""
     found = checks.evaluate(log.records)
-    path = log.path.with_name(report.FILE_NAME)
-    path.write_text(report.markdown(log.records, found), encoding="utf-8")
-    report.print_result(console, log.records, found)
+    path = log.path.with_name(bench_tables.FILE_NAME)
+    path.write_text(bench_tables.markdown(log.records, found), encoding="utf-8")
+    bench_tables.print_result(console, log.records, found)
     console.print(f"records: {log.path}\nreport:  {path}", markup=False, highlight=False, soft_wrap=True)
     return EXIT_OK if all(check.passed for check in found) else EXIT_FAILED
 

@@ -80,7 +80,8 @@ def test_venv_problem_without_ensurepip_says_so(script: Script) -> None:
 
 def test_missing_unknown_need_raises() -> None:
     with pytest.raises(
-        ValueError, match="need must be one of bootstrap, compile, vllm, micro, faults, fuzz, got 'gpu'"
+        ValueError,
+        match="need must be one of bootstrap, compile, vllm, micro, faults, fuzz, browser, got 'gpu'",
     ):
         sysdeps.missing("gpu", sys.executable)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from harness.micro.cases import LOAD, LOOKUP, STORE, size_text
-from harness.records import Scalar
 
 SUITE: Final = "gate"
 BASE: Final = "base"
@@ -14,7 +13,6 @@ ARMS: Final = (BASE, HEAD)
 WALL: Final = "wall_us_per_op"
 CPU: Final = "cpu_us_per_op"
 METRICS: Final = (WALL, CPU)
-PAIR_ORDERS: Final = (f"{BASE},{HEAD},{HEAD},{BASE}", f"{HEAD},{BASE},{BASE},{HEAD}")
 
 _SMOKE_DIVISOR: Final = 8
 
@@ -45,16 +43,13 @@ class Case:
         """How many chunks a burst counts; half of the keys that are looked up are of no file."""
         return self.chunks * self.rounds * (2 if self.op == LOOKUP else 1)
 
-    def key(self, block: int) -> dict[str, Scalar]:
-        """Return the case as it stands in records."""
-        return {"op": self.op, "chunk_bytes": self.chunk_bytes, "ops": self.ops, "block": block}
-
     def smaller(self) -> "Case":
         """Return as little of it as still does everything once."""
         return replace(self, chunks=math.ceil(self.chunks / _SMOKE_DIVISOR), rounds=1)
 
 
-# A burst takes 10 to 40 ms: long beside the clock and what wakes a thread, short beside what disturbs a machine.
+# A burst takes 10 to 40 ms: long beside the clock and the waking of a thread, short beside what disturbs a
+# machine.
 CASES: Final = (
     Case(LOAD, 64 << 10, 256),
     Case(LOAD, 1 << 20, 32),
@@ -62,3 +57,24 @@ CASES: Final = (
     Case(STORE, 1 << 20, 16),
     Case(LOOKUP, 64 << 10, 256, 16),
 )
+
+
+@dataclass(frozen=True)
+class Burst:
+    """What one burst took.
+
+    Attributes:
+        wall_s: From the first submission until all is done.
+        cpu_s: The process's, all threads, until they rest.
+        ops: Chunks that were reported done, each exactly once.
+        moved_bytes: By the engine's own count.
+        checked: Of how many every byte was compared, or the answer of a lookup.
+        device_bytes: What went to or came from a block device meanwhile.
+    """
+
+    wall_s: float
+    cpu_s: float
+    ops: int
+    moved_bytes: int
+    checked: int
+    device_bytes: int

@@ -1,7 +1,7 @@
 """Serve bursts of one wheel: imports and engines once, then one burst a request.
 
-`main([DIRECTORY])` reads requests from standard input, one JSON line each, and answers each with one. The `kvfs`
-that it measures is the first on its path; all else is the harness of the tree that runs the gate.
+`main([DIRECTORY])` reads requests from standard input, one JSON line each, and answers each with one. The
+`kvfs` that it measures is the first on its path; all else is the harness of the tree that runs the gate.
 """
 
 import ctypes
@@ -12,12 +12,11 @@ import json
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from harness.errors import HarnessError
-from harness.gate.cases import Case
+from harness.gate.cases import Burst, Case
 from harness.micro import chunks, directories, pagecache
 from harness.micro.cases import LOAD, LOOKUP, STORE
 from harness.micro.channel import Channel, read_line
@@ -44,27 +43,6 @@ _FILES_READ_BACK: Final = 4
 _ENOENT: Final = 2
 # One call of each for every chunk; what `gate -- --slowdown` slows down.
 _SLOWED_CALLS: Final = {LOAD: "openat", STORE: "openat_nameless", LOOKUP: "fstatat"}
-
-
-@dataclass(frozen=True)
-class Burst:
-    """What one burst took.
-
-    Attributes:
-        wall_s: From the first submission until all is done.
-        cpu_s: The process's, all threads, until they rest.
-        ops: Chunks that were reported done, each exactly once.
-        moved_bytes: By the engine's own count.
-        checked: Of how many every byte was compared, or the answer of a lookup.
-        device_bytes: What went to or came from a block device meanwhile.
-    """
-
-    wall_s: float
-    cpu_s: float
-    ops: int
-    moved_bytes: int
-    checked: int
-    device_bytes: int
 
 
 def key_of(kind: int, number: int) -> bytes:
@@ -192,7 +170,9 @@ class Bench:
         missing = [path for path, _ in files if path.stat().st_size != self._case.chunk_bytes]
         wrong_files = chunks.wrong_files(self._content, some)
         if missing or wrong_files:
-            raise WorkerError(f"{name}: {len(missing)} files have another size, {len(wrong_files)} wrong bytes")
+            raise WorkerError(
+                f"{name}: {len(missing)} files have another size, {len(wrong_files)} wrong bytes"
+            )
         self._discard([path for path, _ in files])
         return len(some)
 
@@ -222,7 +202,9 @@ class Slowness:
         try:
             self._add = library.kvfs_faults_add
         except AttributeError:
-            raise WorkerError("this wheel has no switch to slow it down: it was built without faults") from None
+            raise WorkerError(
+                "this wheel has no switch to slow it down: it was built without faults"
+            ) from None
         numbers = (ctypes.c_uint64, ctypes.c_uint64)
         self._add.argtypes = [ctypes.c_char_p, *numbers, ctypes.c_char_p, ctypes.c_int, *numbers]
         self._reset, self._pause = library.kvfs_faults_reset, library.kvfs_faults_pause
@@ -244,22 +226,24 @@ class Server:
         self._slowness: Slowness | None = None
 
     def answer(self, request: dict[str, object]) -> dict[str, object]:
-        """Do what a request asks: {"do": "open" | "burst" | "slow" | "close", "case": {…}, "delay_ns": int}."""
+        """Do what a request says: `do` is "open", "burst", "slow" or "close", `case` which bench is meant."""
         case = Case(**request["case"])  # type: ignore[arg-type]  # our own line
         if request["do"] == "open":
             bench = self._benches[case] = Bench(self._root / case.name.replace(" ", "-"), case)
             # Every thread, buffer and directory has been used once.
             bench.burst()
-            return {"status": READY, "io_engine": bench.io_engine}
+            name, reason = backend.describe()
+            place = str(Path(backend.__file__).parents[1])
+            return {"io_engine": bench.io_engine, "backend": name, "reason": reason, "kvfs": place}
         if request["do"] == "slow":
             self._slowness = self._slowness or Slowness()
             self._slowness.set(case.op, int(str(request["delay_ns"])))
-            return {"status": READY}
+            return {}
         if request["do"] == "close":
             bench = self._benches.pop(case)
             resident = bench.page_cache()
             bench.close()
-            return {"status": READY, "resident": resident}
+            return {"resident": resident}
         return dataclasses.asdict(self._benches[case].burst())
 
 
@@ -267,9 +251,8 @@ def main(arguments: list[str]) -> int:
     """Serve until standard input ends."""
     channel = Channel()
     server = Server(Path(arguments[0]))
-    name, reason = backend.describe()
     gc.freeze()
-    channel.say_status(READY, backend=name, reason=reason, kvfs=str(Path(backend.__file__).parents[1]))
+    channel.say_status(READY)
     while line := read_line():
         try:
             answer = server.answer(json.loads(line))

@@ -14,7 +14,6 @@ import click
 from rich.console import Console
 
 from harness import records
-from harness.bench import end_in_order
 from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError
 from harness.gate import error_rates, sample, text, wheels
 from harness.gate.cases import BASE, CASES, HEAD
@@ -23,6 +22,7 @@ from harness.gate.judge import Rules, Verdict, judge, judge_stored, read_rules
 from harness.gate.series import Series, place
 from harness.gate.wheels import WORKING_TREE, Wheel
 from harness.records import Record, RecordError
+from harness.signals import end_in_order
 from harness.verdicts import EXIT_STATUS, INVALID, worst
 
 REPORT_NAME: Final = "gate.md"
@@ -83,11 +83,16 @@ class Options:
 def _wheels(options: Options, console: Console) -> Mapping[str, Wheel]:
     """Build what is to be compared, and unpack it."""
     into = options.out / "wheels"
+    # Before anything is built, which takes minutes.
+    commits = {name: wheels.commit_of(name) for name in (options.base, options.head) if name is not None}
+    for path in (options.base_wheel, options.head_wheel):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{path} is no file; name a wheel of kvfs")
 
     def built(revision: str | None) -> tuple[Path, str]:
         if revision is not None:
             console.print(f"wheel of {revision}", markup=False, highlight=False)
-            return wheels.build_revision(revision)
+            return wheels.build_revision(revision, commits[revision])
         faults = options.slowdown is not None
         console.print(f"wheel of the {WORKING_TREE}{' with faults' if faults else ''}", highlight=False)
         return wheels.build_tree(wheels.ROOT, faults=faults), WORKING_TREE

@@ -28,8 +28,18 @@ class Line:
     chunk_bytes: int
     metric: str
 
+    @property
+    def operation(self) -> str:
+        """What was done, as people read it."""
+        return f"{self.op} {size_text(self.chunk_bytes)}"
+
+    @property
+    def kind(self) -> str:
+        """Which time was measured: "wall" or "cpu"."""
+        return self.metric.partition("_")[0]
+
     def __str__(self) -> str:
-        return f"{self.op} {size_text(self.chunk_bytes)}, {self.metric.split('_', maxsplit=1)[0]} time"
+        return f"{self.operation}, {self.kind} time"
 
 
 @dataclass

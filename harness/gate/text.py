@@ -120,7 +120,8 @@ def grid(verdict: Verdict, rules: Rules) -> Grid:
     """Return the lines as a table."""
     rows = [
         [
-            str(effect.line),
+            effect.line.operation,
+            effect.line.kind,
             effect.answer,
             f"{effect.base_us:.2f}",
             _percent(effect.ratio),
@@ -131,17 +132,9 @@ def grid(verdict: Verdict, rules: Rules) -> Grid:
         ]
         for effect in verdict.effects
     ]
-    columns = [
-        "line",
-        "answer",
-        "base us",
-        "head",
-        f"{rules.confidence:.0%} interval",
-        "allowed",
-        "p",
-        "spread",
-    ]
-    return Grid(f"Gate: {verdict.answer}", columns, rows, 2)
+    interval = f"{rules.confidence:.0%} interval"
+    columns = ["operation", "time", "answer", "base us", "head", interval, "allowed", "p", "spread"]
+    return Grid(f"Gate: {verdict.answer}", columns, rows, 3)
 
 
 def tally(verdicts: Mapping[int, Verdict]) -> Grid:

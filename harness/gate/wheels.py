@@ -61,13 +61,13 @@ def build_revision(revision: str, root: Path = ROOT) -> tuple[Path, str]:
     if not (tree / "pyproject.toml").is_file():
         shutil.rmtree(tree, ignore_errors=True)
         # Made whole under another name, since an interrupted one would be taken for the revision.
-        partial = tree.with_name(f"{name}.partial")
+        partial = tree.with_name(f"{commit}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        with tarfile.open(fileobj=io.BytesIO(_git(root, "archive", "--format=tar", name))) as archive:
+        with tarfile.open(fileobj=io.BytesIO(_git(root, "archive", "--format=tar", commit))) as archive:
             archive.extractall(partial, filter="data")
         partial.rename(tree)
-    return build_tree(tree), f"{revision} ({name[:_DIGITS]})"
+    return build_tree(tree), f"{revision} ({commit[:_DIGITS]})"
 
 
 def build_tree(root: Path, *, faults: bool = False) -> Path:

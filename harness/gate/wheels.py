@@ -43,12 +43,11 @@ class Wheel:
         return any(self.directory.glob("kvfs_ext*.so"))
 
 
-def build_revision(revision: str, root: Path = ROOT) -> tuple[Path, str]:
-    """Build the wheel of a revision, unless it is there already; return it and its name. Blocks.
+def commit_of(revision: str, root: Path = ROOT) -> str:
+    """Return the commit that a revision names.
 
     Raises:
         UsageError: There is no such revision.
-        HarnessError: It cannot be built.
     """
     try:
         commit = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
@@ -56,8 +55,21 @@ def build_revision(revision: str, root: Path = ROOT) -> tuple[Path, str]:
         raise UsageError(
             f"{revision!r} is no revision of {root}: name a commit, a branch or a tag"
         ) from error
-    name = commit.decode().strip()
-    tree = root / _CACHE / name
+    return commit.decode().strip()
+
+
+def build_revision(revision: str, commit: str, root: Path = ROOT) -> tuple[Path, str]:
+    """Build the wheel of a revision, unless it is there already; return it and its name. Blocks.
+
+    Args:
+        revision: As the user named it.
+        commit: Which that is.
+        root: The repository.
+
+    Raises:
+        HarnessError: It cannot be built.
+    """
+    tree = root / _CACHE / commit
     if not (tree / "pyproject.toml").is_file():
         shutil.rmtree(tree, ignore_errors=True)
         # Made whole under another name, since an interrupted one would be taken for the revision.

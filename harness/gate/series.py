@@ -1,5 +1,6 @@
 """Run comparisons until each is decided, and go on where an interrupted run ended; records are all it has."""
 
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ from harness.records import Record, RecordLog
 from harness.verdicts import INVALID
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  memory, where no disk's mood is measured
+# Both arms, all cases of a block.
+_NEEDED_BYTES: Final = 512 << 20
 _BLOCK_S: Final = 4.0
 _PREFIX: Final = "kvfs-gate"
 
@@ -114,7 +117,18 @@ class Series:
 
 
 def place(directory: Path | None) -> Path:
-    """Return where chunks are stored: the user's choice, or memory where there is a file system in it."""
-    if directory is not None:
-        return directory.resolve()
-    return MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
+    """Return where chunks are stored: the user's choice, or memory where there is a file system in it.
+
+    Raises:
+        UsageError: There is too little room.
+    """
+    usual = MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
+    chosen = usual if directory is None else directory.resolve()
+    chosen.mkdir(parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(chosen).free
+    if free_bytes < _NEEDED_BYTES:
+        raise UsageError(
+            f"{chosen} has {free_bytes >> 20} MiB free, and the gate stores up to {_NEEDED_BYTES >> 20} there; "
+            "name another directory with --dir"
+        )
+    return chosen

@@ -258,6 +258,16 @@ def test_interrupted_series_leaves_nothing_and_goes_on_where_it_was(wheel: Path,
     assert "of other wheels or another plan" in output
 
 
+def test_directory_with_too_little_room_is_refused(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.gate.series._NEEDED_BYTES", 1 << 62)
+    options = ("--base-wheel", str(wheel), "--head-wheel", str(wheel), "--dir", str(tmp_path))
+    status, output = invoke(*options, "--out", str(tmp_path / "out"))
+    assert status == EXIT_USAGE
+    assert "name another directory with --dir" in output
+
+
 def test_revision_is_taken_from_git_and_not_from_the_working_tree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

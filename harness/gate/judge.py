@@ -192,8 +192,8 @@ def _look(lines: Sequence[Line], blocks: int, contrast: _Contrasts, rules: Rules
     for look in (each for each in rules.looks if each <= blocks):
         effects = _effects({line: contrast(line, look) for line in lines}, look, rules)
         answers = [effect.answer for effect in effects]
-        # One line that got worse is enough, whatever the others might still turn out to be.
-        answer = REGRESSION if REGRESSION in answers and INVALID not in answers else worst(answers)
+        # One line that got worse is enough, whatever the others are too loud to say.
+        answer = REGRESSION if REGRESSION in answers else worst(answers)
         problems = [
             f"{effect.line}: absurd spread, {math.expm1(effect.spread):.0%} from block to block"
             for effect in effects

@@ -117,7 +117,7 @@ class Series:
 
 
 def place(directory: Path | None) -> Path:
-    """Return where chunks are stored: the user's choice, or memory where there is a file system in it.
+    """Return where chunks are stored: the user's choice, or memory where that is a file system.
 
     Raises:
         UsageError: There is too little room.
@@ -128,7 +128,7 @@ def place(directory: Path | None) -> Path:
     free_bytes = shutil.disk_usage(chosen).free
     if free_bytes < _NEEDED_BYTES:
         raise UsageError(
-            f"{chosen} has {free_bytes >> 20} MiB free, and the gate stores up to {_NEEDED_BYTES >> 20} there; "
-            "name another directory with --dir"
+            f"{chosen} has {free_bytes >> 20} MiB free, and the gate needs {_NEEDED_BYTES >> 20}; name another "
+            "directory with --dir"
         )
     return chosen

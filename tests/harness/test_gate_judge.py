@@ -49,6 +49,14 @@ def test_one_slower_line_of_ten_is_a_regression() -> None:
     assert [(line.op, line.metric) for line in worse] == [("lookup", CPU)]
 
 
+def test_line_that_is_too_loud_does_not_hide_one_that_got_slower() -> None:
+    loud = comparison(12, 0.0, 0.5)
+    slower = comparison(12, 0.10)
+    mixed = [one if one.metric == WALL else other for one, other in zip(loud, slower, strict=True)]
+    assert judge(loud, RULES).answer == INVALID
+    assert judge(mixed, RULES).answer == REGRESSION
+
+
 def test_pass_needs_the_whole_interval_inside_the_threshold() -> None:
     for seed in range(20):
         verdict = judge(comparison(12, 0.03, 0.02, seed=seed), RULES)

@@ -265,7 +265,7 @@ def test_directory_with_too_little_room_is_refused(
     options = ("--base-wheel", str(wheel), "--head-wheel", str(wheel), "--dir", str(tmp_path))
     status, output = invoke(*options, "--out", str(tmp_path / "out"))
     assert status == EXIT_USAGE
-    assert "name another directory with --dir" in output
+    assert "name another directory with --dir" in output.replace("\n", " ")
 
 
 def test_revision_is_taken_from_git_and_not_from_the_working_tree(

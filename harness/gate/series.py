@@ -128,7 +128,7 @@ def place(directory: Path | None) -> Path:
     free_bytes = shutil.disk_usage(chosen).free
     if free_bytes < _NEEDED_BYTES:
         raise UsageError(
-            f"{chosen} has {free_bytes >> 20} MiB free, and the gate needs {_NEEDED_BYTES >> 20}; name another "
+            f"{chosen} has {free_bytes >> 20} MiB free, and it needs {_NEEDED_BYTES >> 20}; name another "
             "directory with --dir"
         )
     return chosen

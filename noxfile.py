@@ -151,6 +151,21 @@ def soak(session: nox.Session) -> None:
     measure(session, python, "harness.soak")
 
 
+@nox.session(default=False)
+def gate(session: nox.Session) -> None:
+    """Compare two revisions in turns: did it get slower? `-- --base REV`, `-- --aa`, `-- --help`."""
+    python = session_python(session)
+    sysdeps.ensure("compile", python)
+    # Of the large group only what the gate imports; it builds and unpacks the wheels itself.
+    wanted = [line for line in dependency_group("bench") if line.startswith(("psutil", "scipy"))]
+    install(session, python, [*dependency_group("tests"), *wanted])
+    try:
+        measure(session, python, "harness.gate")
+    except CommandFailed as error:
+        # nox has one status for all that fails; this session's says which verdict it was.
+        raise SystemExit(getattr(error, "return_code", None) or 1) from error
+
+
 def measure(session: nox.Session, python: str, module: str) -> None:
     """Run a benchmark of the harness with the arguments that the user gave."""
     session.run(

@@ -4,13 +4,11 @@
 measurement could not be made, 2 for a mistake of the user.
 """
 
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 from rich.console import Console
@@ -18,10 +16,11 @@ from rich.console import Console
 from harness import accuracy, checks, environment, model, plan, storage
 from harness.arms import ARMS, parse_arms
 from harness.blocks import Bench, Options, run_target
-from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, HarnessError, UsageError
+from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError, UsageError
 from harness.records import RecordLog
 from harness.report import bench_tables
 from harness.server import is_healthy
+from harness.signals import end_in_order
 
 DEFAULT_OUT: Final = Path("bench-out")
 # A server takes 5 GB; what measures it takes 1.5.
@@ -78,16 +77,6 @@ def _checked_target(target: str, tokenizer: Path | None) -> tuple[str, Path]:
     if not is_healthy(base_url):
         raise UsageError(f"--target {target}: nothing answers {base_url}/health; is the server up?")
     return base_url, tokenizer.resolve()
-
-
-def end_in_order() -> None:
-    """Make the signals that end a program end this one the way Ctrl-C does: through every `with` block."""
-    signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGHUP, _terminate)
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(EXIT_TERMINATED)
 
 
 def _finish(log: RecordLog, console: Console) -> int:

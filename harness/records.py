@@ -38,6 +38,9 @@ UNITS: Final[Mapping[str, tuple[str, str]]] = {
     "control_damaged_chunks": ("chunks", HIGHER),
     "control_tier_hit_tokens": ("tokens", LOWER),
     "control_failed_jobs": ("jobs", LOWER),
+    # Of the gate of revisions: one value a burst.
+    "wall_us_per_op": ("us", LOWER),
+    "cpu_us_per_op": ("us", LOWER),
 }
 
 
@@ -120,10 +123,14 @@ class RecordLog:
 
     def append(self, record: Record) -> None:
         """Write one line; a reader never sees half of it unless the machine stops."""
-        line = json.dumps(asdict(record), allow_nan=False) + "\n"
+        self.extend([record])
+
+    def extend(self, records: Sequence[Record]) -> None:
+        """Write lines that belong together; whoever interrupts the run gets all of them or none."""
+        lines = [json.dumps(asdict(record), allow_nan=False) + "\n" for record in records]
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
-        self.records.append(record)
+            file.write("".join(lines))
+        self.records += records
 
 
 def read(path: Path) -> list[Record]:

@@ -94,9 +94,13 @@ class PrimaryBuffer:
 
     def reset(self, loaded_rows: int) -> None:
         """Put bytes that are no chunk's into the first rows, and chunk i into each row i after them."""
-        self._words[:loaded_rows].view(np.uint8).fill(_UNLIKE)
+        self.blank(loaded_rows)
         for row in range(loaded_rows, self.rows):
             self._content.write(row, self._words[row])
+
+    def blank(self, rows: int) -> None:
+        """Put bytes that are no chunk's into the first rows."""
+        self._words[:rows].view(np.uint8).fill(_UNLIKE)
 
     def wrong_rows(self, numbers: Iterable[tuple[int, int]]) -> list[int]:
         """Return the rows that do not hold what they should, of pairs (row, chunk's number)."""

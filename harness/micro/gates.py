@@ -13,12 +13,9 @@ from harness.micro.arms import FIO, STOCK, STOCK_AGAIN
 from harness.micro.cases import SUITE, Shape, parse_shape, parse_size
 from harness.micro.summary import Line, percentile
 from harness.report import Grid
+from harness.verdicts import INCONCLUSIVE, INVALID, PASS, REGRESSION
 
 FILE: Final = Path(__file__).resolve().parents[1] / "gates.toml"
-PASS: Final = "PASS"  # noqa: S105  no password
-REGRESSION: Final = "REGRESSION"
-INCONCLUSIVE: Final = "INCONCLUSIVE"
-INVALID: Final = "INVALID"
 CHECKSUMS: Final = "checksums"
 
 _RUNS_MIN: Final = 7

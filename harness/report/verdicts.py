@@ -12,10 +12,10 @@ from harness import checks
 from harness.checks import Check
 from harness.micro import gates, summary
 from harness.micro.cases import SUITE as MICRO
-from harness.micro.gates import INCONCLUSIVE, INVALID, PASS, REGRESSION
 from harness.records import Record
 from harness.report.grid import Grid
 from harness.report.model import UNREADABLE, Section
+from harness.verdicts import INCONCLUSIVE, INVALID, PASS, REGRESSION
 
 FAIL: Final = "FAIL"
 # The worst first: what a page should say first.
@@ -57,7 +57,9 @@ def _bench(records: Sequence[Record]) -> Judged:
 
 def _micro(records: Sequence[Record]) -> Judged:
     lines = summary.lines_of(records)
-    verdicts = gates.judge(gates.only_measured(gates.read(), lines), lines, _unproven(records))
+    verdicts = gates.judge(
+        gates.only_measured(gates.read(suite=gates.suite_of(lines)), lines), lines, _unproven(records)
+    )
     return Judged(Counter(verdict.answer for verdict in verdicts), [gates.grid(verdicts)])
 
 

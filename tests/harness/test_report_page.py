@@ -82,7 +82,8 @@ def test_page_says_of_each_plot_what_it_shows_and_of_how_many_values() -> None:
     assert "n = 12 a mark, one value a request" in html
     assert "there is one value a mark, so that no spread can be shown" in html
     assert "Measured on ext4 on /dev/vda, 2 CPUs (a processor)." in html
-    assert "warm: <strong>kvfs</strong> is 1.19 times <strong>fs</strong>" in html
+    assert "warm, times <strong>fs</strong>: " in html
+    assert "<strong>kvfs</strong> 1.19 (1.19 to 1.19 in 4 places)" in html
     # An arm that offloads nothing stands beside the phases that it does not have.
     assert "none, cold" in html
 

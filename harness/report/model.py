@@ -221,8 +221,8 @@ def comparisons(picture: Picture) -> list[str]:
             if series is not base and found:
                 ratios.setdefault(panel.group, {}).setdefault(series.name, []).extend(found)
     return [
-        f"{f'{group}, times' if group else 'Times'} **{picture.base}**: {'; '.join(map(_ratio, found.items()))}."
-        for group, found in ratios.items()
+        f"{f'{group}, times' if group else 'Times'} **{picture.base}**: {'; '.join(map(_ratio, of.items()))}."
+        for group, of in ratios.items()
     ]
 
 

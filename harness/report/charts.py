@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from harness.report.model import Kind, Mark, Panel, Picture
+from harness.report.model import Kind, Panel, Picture
 
 # The page's variables: each has a value for light pages and one for dark ones. Hues are those of Okabe and
 # Ito, which colour-blind people tell apart, made darker or lighter until they stand out (a test has the least
@@ -51,7 +52,7 @@ class Style:
 
     colour: str
     marker: str
-    dash: str = "-"
+    dash: Literal["-", "--", ":"] = "-"
 
     @property
     def drawn(self) -> str:
@@ -77,9 +78,10 @@ _STYLES: Final = {
     "base": Style("ink", "o"),
     "head": Style("orange", "D"),
 }
+_DASHES: Final[tuple[Literal["-", "--", ":"], ...]] = ("-", "--", ":")
 _OTHERS: Final = tuple(
     Style(colour, marker, dash)
-    for dash in ("-", "--", ":")
+    for dash in _DASHES
     for colour, marker in zip(
         ("blue", "orange", "green", "gold", "violet", "pink"), ("s", "D", "^", "P", "v", "X"), strict=True
     )
@@ -133,12 +135,12 @@ def legend(names: Sequence[str], kind: Kind, prefix: str) -> list[tuple[str, str
     for index, (name, style) in enumerate(styles(names).items()):
         with _settings():
             figure = Figure(figsize=(0.42, 0.18))
-            axes = figure.add_axes((0, 0, 1, 1))
-            axes.axis("off")
-            axes.set_xlim(0, 1)
-            axes.plot([0.02, 0.98], [0, 0], color=style.drawn, linestyle=style.dash, linewidth=1.6)
+            line = Line2D(
+                [0.02, 0.5, 0.98], [0.5] * 3, color=style.drawn, linestyle=style.dash, linewidth=1.6
+            )
             if kind is Kind.CURVES:
-                axes.plot([0.5], [0], color=style.drawn, marker=style.marker, markersize=6)
+                line.set(marker=style.marker, markersize=6, markevery=[1])
+            figure.add_artist(line)
             entries.append((name, _svg(figure, f"{prefix}-legend-{index}")))
     return entries
 
@@ -221,16 +223,25 @@ def _curves(axes: Axes, panel: Panel, looks: dict[str, Style]) -> None:
             markersize=4.5,
             linewidth=1.4,
         )
-        for place, each in zip(places, marks, strict=True):
-            _draw_spread(axes, place, each, style)
+        spread = [(place, each) for place, each in zip(places, marks, strict=True) if each.count > 1]
+        axes.vlines(
+            [place for place, _ in spread],
+            [each.low for _, each in spread],
+            [each.high for _, each in spread],
+            color=style.drawn,
+            linewidth=1.0,
+        )
+        dots = [(place, value) for place, each in spread for value in each.values]
+        axes.plot(
+            [place for place, _ in dots],
+            [value for _, value in dots],
+            ".",
+            color=style.drawn,
+            markersize=2.5,
+            alpha=0.5,
+        )
     axes.set_xticks([_log2(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
     axes.set_xlim(_log2(ticks[0]) - 0.4, _log2(ticks[-1]) + 0.4)
-
-
-def _draw_spread(axes: Axes, place: float, each: Mark, style: Style) -> None:
-    if each.count > 1:
-        axes.plot([place, place], [each.low, each.high], color=style.drawn, linewidth=1.0)
-    axes.plot([place] * len(each.values), each.values, ".", color=style.drawn, markersize=2.5, alpha=0.5)
 
 
 def _time(axes: Axes, panel: Panel, looks: dict[str, Style]) -> None:
@@ -248,7 +259,14 @@ def _time(axes: Axes, panel: Panel, looks: dict[str, Style]) -> None:
 
 def _intervals(axes: Axes, panel: Panel, looks: dict[str, Style]) -> None:
     """Draw a row for each series: its name, and below it the middle and what it hardly lies outside of."""
-    axes.axvline(0, color=PALETTE["quiet"][0], linewidth=0.8)
+    rows = range(len(panel.series))
+    axes.vlines(
+        [0] * len(rows),
+        [row + 0.02 for row in rows],
+        [row + 0.38 for row in rows],
+        color=PALETTE["quiet"][0],
+        linewidth=0.8,
+    )
     widest = 0.0
     for row, series in enumerate(panel.series):
         style = looks[series.name]

@@ -212,20 +212,24 @@ def finding(picture: Picture, panel: Panel) -> str:
 
 def comparisons(picture: Picture) -> list[str]:
     """Say how each series compares with the base wherever both were measured: ratios, never a verdict."""
-    ratios: dict[tuple[str, str], list[float]] = {}
+    ratios: dict[str, dict[str, list[float]]] = {}
     for panel in picture.panels:
         base = next((series for series in panel.series if series.name == picture.base), None)
         at: Mapping[float, float] = {each.x: each.middle for each in base.marks} if base else {}
         for series in panel.series:
             found = [each.middle / at[each.x] for each in series.marks if at.get(each.x)]
             if series is not base and found:
-                ratios.setdefault((panel.group, series.name), []).extend(found)
+                ratios.setdefault(panel.group, {}).setdefault(series.name, []).extend(found)
     return [
-        f"{f'{group}: ' if group else ''}**{name}** is {significant(statistics.median(found))} times "
-        f"**{picture.base}**, the median of {len(found)} places "
-        f"({significant(min(found))} to {significant(max(found))})"
-        for (group, name), found in ratios.items()
+        f"{f'{group}, times' if group else 'Times'} **{picture.base}**: {'; '.join(map(_ratio, of.items()))}."
+        for group, of in ratios.items()
     ]
+
+
+def _ratio(item: tuple[str, Sequence[float]]) -> str:
+    name, found = item
+    low, middle, high = map(significant, (min(found), statistics.median(found), max(found)))
+    return f"**{name}** {middle} ({low} to {high} in {len(found)} places)"
 
 
 def where(records: Sequence[Record]) -> str:

@@ -170,14 +170,9 @@ def markdown(parts: Sequence[Section], title: str) -> str:
     for part in parts:
         lines += [f"## {part.title}", *([part.missing] if part.missing else part.sentences)]
         for picture in part.pictures:
-            lines += [f"### {picture.title}", " ".join(picture.notes), *_compared(picture)]
+            lines += [f"### {picture.title}", " ".join(picture.notes), *model.comparisons(picture)]
             if picture.table:
                 lines.append(picture.table.markdown())
         for grid in part.grids:
             lines += [f"### {grid.title}", grid.markdown()]
     return untagged("\n\n".join(lines) + "\n")
-
-
-def _compared(picture: Picture) -> list[str]:
-    found = model.comparisons(picture)
-    return [f"{'; '.join(found)}."] if found else []

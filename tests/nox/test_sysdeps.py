@@ -127,6 +127,13 @@ def test_ensure_optional_packages_that_cannot_be_had_are_told_and_missed(
     assert "  sudo apt-get install --yes --no-install-recommends fio strace" in told
 
 
+def test_missing_browser_is_nothing_where_any_chromium_is(script: Script) -> None:
+    script("true", "true")
+    assert sysdeps.missing("browser", sys.executable) == {"chromium-headless-shell": "no Chromium is on PATH"}
+    script("google-chrome", "true")
+    assert sysdeps.missing("browser", sys.executable) == {}
+
+
 def test_ensure_not_debian_ends_with_what_is_missing(script: Script) -> None:
     script("true", "true")
     with pytest.raises(SystemExit, match=r"what Debian calls g\+\+ .*install its own packages"):

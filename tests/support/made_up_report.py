@@ -42,11 +42,11 @@ def _record(suite: str, case: dict[str, Scalar], arm: str, metric: str, values: 
     return Record(suite, case, arm, metric, unit, better, values, {**ENV, "runs": 7})
 
 
-def sweep() -> Iterator[Record]:
-    """Yield a sweep of one scenario: four arms, two thread counts, four concurrencies."""
+def sweep(threads_swept: tuple[int, ...] = (4,)) -> Iterator[Record]:
+    """Yield a sweep of one scenario: four arms, some thread counts, four concurrencies."""
     chance = random.Random(1)
-    for threads, arm in itertools.product((4, 16), _FACTORS):
-        if arm == "none" and threads != 4:
+    for threads, arm in itertools.product(threads_swept, _FACTORS):
+        if arm == "none" and threads != threads_swept[0]:
             continue
         for phase in ("cold",) if arm == "none" else ("cold", "host", "warm"):
             for streams in (1, 2, 4, 8):

@@ -22,11 +22,15 @@ UNITS: Final[Mapping[str, tuple[str, str]]] = {
     "requests_per_s": ("1/s", HIGHER),
     "ttft_ms": ("ms", LOWER),
     "output_tokens_per_s": ("tokens/s", HIGHER),
+    "total_tokens_per_s": ("tokens/s", HIGHER),
+    "request_latency_ms": ("ms", LOWER),
+    "inter_token_latency_ms": ("ms", LOWER),
     "accuracy": ("score", HIGHER),
     "tier_hit_tokens": ("tokens", HIGHER),
     "host_hit_tokens": ("tokens", HIGHER),
     "computed_tokens": ("tokens", LOWER),
     "tier_read_bytes": ("bytes", HIGHER),
+    "tier_write_bytes": ("bytes", HIGHER),
     "storage_read_bytes": ("bytes", HIGHER),
     "tier_failed_jobs": ("jobs", LOWER),
     "tier_retried_lookups": ("lookups", LOWER),
@@ -38,6 +42,12 @@ UNITS: Final[Mapping[str, tuple[str, str]]] = {
     "control_damaged_chunks": ("chunks", HIGHER),
     "control_tier_hit_tokens": ("tokens", LOWER),
     "control_failed_jobs": ("jobs", LOWER),
+    # Samples taken while a phase ran, `interval_s` of the case apart; the device is the whole machine's.
+    "disk_read_mb_per_s": ("MB/s", HIGHER),
+    "disk_write_mb_per_s": ("MB/s", HIGHER),
+    "disk_busy_percent": ("%", HIGHER),
+    "disk_used_bytes": ("bytes", LOWER),
+    "cpu_percent": ("%", LOWER),
 }
 
 
@@ -120,10 +130,14 @@ class RecordLog:
 
     def append(self, record: Record) -> None:
         """Write one line; a reader never sees half of it unless the machine stops."""
-        line = json.dumps(asdict(record), allow_nan=False) + "\n"
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
-        self.records.append(record)
+        self.extend([record])
+
+    def extend(self, records: Sequence[Record]) -> None:
+        """Write lines that belong together, all of them in one call of the system."""
+        lines = "".join(json.dumps(asdict(record), allow_nan=False) + "\n" for record in records)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(lines.encode())
+        self.records += records
 
 
 def read(path: Path) -> list[Record]:

@@ -128,6 +128,12 @@ def micro(session: nox.Session) -> None:
     measure(session, python, "harness.micro")
 
 
+@nox.session(venv_backend="none", default=False)
+def sweep(session: nox.Session) -> None:
+    """Sweep named workloads over streams, threads and arms, from disk; `-- --quick`, `-- --help`."""
+    measure(session, vllm_environment(session), "harness.sweep")
+
+
 @nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """Soak the engine with load, kills and damage; `-- --minutes N`, `-- --help`."""

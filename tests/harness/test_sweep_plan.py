@@ -57,8 +57,8 @@ def test_phases_alternate_between_arms_and_warm_comes_after_the_restart() -> Non
 
 
 def test_host_memory_alone_is_asked_again_without_a_restart() -> None:
-    (group,) = study(arms="none,dram", threads="4").groups(2)
-    plan = study(arms="none,dram", threads="4")
+    plan = study(arms="none,dram", threads="4", streams=(1,))
+    (group,) = plan.groups(2)
     assert [(s.leg.arm.name, s.phase) for s in plan.steps(group, "cold") if s.phase] == [
         ("none", "cold"),
         ("dram", "cold"),

@@ -305,7 +305,7 @@ def install_wheel(
 def vllm_environment(session: nox.Session) -> str:
     """Make or reuse the environment with vLLM; return its interpreter.
 
-    nox gives each session an environment of its own; this one has 4 GB and serves three.
+    nox gives each session an environment of its own; this one has 4 GB and serves several.
     """
     wanted = session.python if isinstance(session.python, str) else ""
     directory = vllm_env.directory(bootstrap.environments_dir(ROOT), wanted)

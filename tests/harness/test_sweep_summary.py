@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from made_up_sweep import leg_records, study
 
-from harness.records import Record
+from harness.records import Record, Scalar
 from harness.sweep import summary
 
 PLAN = study(arms="none,dram,fs,kvfs", threads="4,32/16")
@@ -19,7 +19,7 @@ def made_up() -> list[Record]:
 
 
 def changed(
-    metric: str, values: list[float] | None, *, case: dict[str, object] | None = None, **which: object
+    metric: str, values: list[float] | None, *, case: dict[str, Scalar] | None = None, **which: object
 ) -> list[Record]:
     """Return the records with other values, or another case, where metric and case agree; None drops them."""
     found = []

@@ -31,7 +31,7 @@ class Arm:
 
     name: str
     tier_type: str | None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     engine: str = ""
     host_only: bool = False
 

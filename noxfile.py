@@ -131,6 +131,12 @@ def micro(session: nox.Session) -> None:
     measure(session, python, "harness.micro")
 
 
+@nox.session(venv_backend="none", default=False)
+def sweep(session: nox.Session) -> None:
+    """Sweep named workloads over streams, threads and arms, from disk; `-- --quick`, `-- --help`."""
+    measure(session, vllm_environment(session), "harness.sweep")
+
+
 @nox.session(default=False)
 def report(session: nox.Session) -> None:
     """Write report.html and report.md beside the records of any sessions; `-- --out DIR`."""
@@ -327,7 +333,7 @@ def install_wheel(
 def vllm_environment(session: nox.Session) -> str:
     """Make or reuse the environment with vLLM; return its interpreter.
 
-    nox gives each session an environment of its own; this one has 4 GB and serves three.
+    nox gives each session an environment of its own; this one has 4 GB and serves several.
     """
     wanted = session.python if isinstance(session.python, str) else ""
     directory = vllm_env.directory(bootstrap.environments_dir(ROOT), wanted)

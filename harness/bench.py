@@ -29,7 +29,7 @@ TWO_SERVERS_BYTES: Final = 12_000_000_000
 PLAIN_WIDTH: Final = 100
 
 
-def _writable(directory: Path, option: str) -> Path:
+def writable(directory: Path, option: str) -> Path:
     """Make a directory and prove that it can be written.
 
     Raises:
@@ -46,19 +46,19 @@ def _writable(directory: Path, option: str) -> Path:
     return directory.resolve()
 
 
-def _numbers(text: str, option: str) -> tuple[int, ...]:
+def numbers(text: str, option: str) -> tuple[int, ...]:
     """Parse a comma-separated list of positive numbers.
 
     Raises:
         UsageError: Something else is in it.
     """
     try:
-        numbers = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
     except ValueError:
-        numbers = (0,)
-    if any(number < 1 for number in numbers):
+        found = (0,)
+    if any(number < 1 for number in found):
         raise UsageError(f"{option} {text!r}: give positive numbers, separated by commas")
-    return numbers
+    return found
 
 
 def _checked_target(target: str, tokenizer: Path | None) -> tuple[str, Path]:
@@ -143,17 +143,17 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
             quick=quick,
             tasks=accuracy.parse_tasks(tasks),
             seed=seed,
-            streams=_numbers(streams, "--streams") or (1, 4),
-            threads=_numbers(threads, "--threads"),
+            streams=numbers(streams, "--streams") or (1, 4),
+            threads=numbers(threads, "--threads"),
             conversations=conversations,
             documents=documents,
             servers_at_once=plan.SERVERS_AT_ONCE if environment.has_memory(TWO_SERVERS_BYTES) else 1,
         )
-        out_dir = _writable(out, "--out")
+        out_dir = writable(out, "--out")
         options = Options(
             plan=chosen,
             out_dir=out_dir,
-            work_dir=_writable(work_dir, "--work-dir") if work_dir else out_dir,
+            work_dir=writable(work_dir, "--work-dir") if work_dir else out_dir,
             model_dir=checked_target[1] if checked_target else model.check(model_dir) if model_dir else None,
             dtype=environment.fast_dtype(),
             server_timeout_s=server_timeout_s,

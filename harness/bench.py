@@ -4,24 +4,24 @@
 measurement could not be made, 2 for a mistake of the user.
 """
 
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 from rich.console import Console
 
-from harness import checks, environment, model, plan, report, storage
+from harness import checks, environment, model, plan, storage
 from harness.accuracy import lm_eval
 from harness.arms import ARMS, parse_arms
 from harness.blocks import Bench, Options, run_target
-from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, HarnessError, UsageError
+from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError, UsageError
 from harness.records import RecordLog
+from harness.report import bench_tables
 from harness.server import is_healthy
+from harness.signals import end_in_order
 
 DEFAULT_OUT: Final = Path("bench-out")
 # A server takes 5 GB; what measures it takes 1.5.
@@ -47,19 +47,19 @@ def writable(directory: Path, option: str) -> Path:
     return directory.resolve()
 
 
-def _numbers(text: str, option: str) -> tuple[int, ...]:
+def numbers(text: str, option: str) -> tuple[int, ...]:
     """Parse a comma-separated list of positive numbers.
 
     Raises:
         UsageError: Something else is in it.
     """
     try:
-        numbers = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
     except ValueError:
-        numbers = (0,)
-    if any(number < 1 for number in numbers):
+        found = (0,)
+    if any(number < 1 for number in found):
         raise UsageError(f"{option} {text!r}: give positive numbers, separated by commas")
-    return numbers
+    return found
 
 
 def _checked_target(target: str, tokenizer: Path | None) -> tuple[str, Path]:
@@ -80,22 +80,12 @@ def _checked_target(target: str, tokenizer: Path | None) -> tuple[str, Path]:
     return base_url, tokenizer.resolve()
 
 
-def end_in_order() -> None:
-    """Make the signals that end a program end this one the way Ctrl-C does: through every `with` block."""
-    signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGHUP, _terminate)
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(EXIT_TERMINATED)
-
-
 def _finish(log: RecordLog, console: Console) -> int:
     """Write the report, print the tables, and return the exit status."""
     found = checks.evaluate(log.records)
-    path = log.path.with_name(report.FILE_NAME)
-    path.write_text(report.markdown(log.records, found), encoding="utf-8")
-    report.print_result(console, log.records, found)
+    path = log.path.with_name(bench_tables.FILE_NAME)
+    path.write_text(bench_tables.markdown(log.records, found), encoding="utf-8")
+    bench_tables.print_result(console, log.records, found)
     console.print(f"records: {log.path}\nreport:  {path}", markup=False, highlight=False, soft_wrap=True)
     return EXIT_OK if all(check.passed for check in found) else EXIT_FAILED
 
@@ -154,8 +144,8 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
             quick=quick,
             tasks=lm_eval.parse_tasks(tasks, plan.TASKS),
             seed=seed,
-            streams=_numbers(streams, "--streams") or (1, 4),
-            threads=_numbers(threads, "--threads"),
+            streams=numbers(streams, "--streams") or (1, 4),
+            threads=numbers(threads, "--threads"),
             conversations=conversations,
             documents=documents,
             servers_at_once=plan.SERVERS_AT_ONCE if environment.has_memory(TWO_SERVERS_BYTES) else 1,

@@ -75,7 +75,7 @@ class Bench:
             progress = stack.enter_context(Progress(self._console, [_SECONDS_PREPARE, *seconds]))
             with progress.step("load the tools, make the model and the documents"):
                 model_dir = options.model_dir or model.ensure(
-                    _directory(options.out_dir / "logs"),
+                    ensure_dir(options.out_dir / "logs"),
                     lambda: progress.note("making the model in the cache, once: half a minute"),
                 )
                 chunk_size_bytes = model.shape(model_dir).kv_bytes_per_token(options.dtype) * TOKENS_PER_CHUNK
@@ -120,7 +120,7 @@ class Bench:
     def _start(self, block: Block, setting: "_Setting", stack: ExitStack) -> tuple[Server, str]:
         """Start a block's server; return it, and what is in the page cache of its directory."""
         options = self._options
-        root_dir = _directory(setting.root_dir(block))
+        root_dir = ensure_dir(setting.root_dir(block))
         page_cache = "nothing to read yet" if block.arm.offloads else "not used"
         if block.stage == WARM:
             page_cache = f"evicted before warm, {storage.evict(root_dir):.1%} stayed"
@@ -238,7 +238,7 @@ def _target_seconds(plan_: Plan) -> Iterator[float]:
 
 def _load_tools(stack: ExitStack, options: Options, tokenizer: Path) -> Tools:
     """Load the tools and make the documents, so that no measurement waits for either."""
-    tools_dir = _directory(options.out_dir / "logs")
+    tools_dir = ensure_dir(options.out_dir / "logs")
     guidellm = stack.enter_context(Tool("guidellm", tools_dir, load.ENVIRONMENT))
     asking = None
     if options.plan.questions:
@@ -247,10 +247,11 @@ def _load_tools(stack: ExitStack, options: Options, tokenizer: Path) -> Tools:
             lm_eval.prepare(asking, tokenizer, asked)
         asking.wait(_PREPARE_TIMEOUT_S)
     guidellm.version()
-    return Tools(guidellm, asking, tokenizer, _directory(options.out_dir / "raw"))
+    return Tools(guidellm, asking, tokenizer, ensure_dir(options.out_dir / "raw"))
 
 
-def _directory(path: Path) -> Path:
+def ensure_dir(path: Path) -> Path:
+    """Make a directory, if it is not there, and return it."""
     path.mkdir(parents=True, exist_ok=True)
     return path
 

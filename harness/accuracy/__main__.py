@@ -17,9 +17,10 @@ from harness.accuracy.comparison import read_limits
 from harness.accuracy.lm_eval import GSM8K, parse_tasks
 from harness.accuracy.session import Options, Session
 from harness.arms import ARMS, BASELINE, Arm, parse_arms
-from harness.bench import PLAIN_WIDTH, end_in_order, writable
+from harness.bench import PLAIN_WIDTH, writable
 from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError
 from harness.records import RecordLog
+from harness.signals import end_in_order
 from harness.verdicts import EXIT_STATUS
 
 DEFAULT_OUT: Final = Path("accuracy-out")

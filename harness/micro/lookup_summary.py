@@ -7,9 +7,8 @@ from harness.micro.arms import STOCK
 from harness.micro.cases import LOOKUP
 from harness.micro.lookup_cases import INDEX, START
 from harness.micro.summary import Group, Line, ratio
-from harness.report import Grid
+from harness.report.grid import Grid, significant
 
-_NONE: Final = "-"
 _P99: Final = 99.0
 _P99_9: Final = 99.9
 _MOST: Final = 100.0
@@ -39,12 +38,12 @@ def _lookup_grid(lines: Sequence[Line]) -> Grid:
             [
                 group.text,
                 line.arm,
-                figure(line.median(_CPU)),
-                figure(ratio(line, base, _CPU)),
-                figure(line.median(_WALL)),
-                figure(ratio(line, base, _WALL)),
-                figure(line.percentile(_WALL, _P99)),
-                figure(line.percentile("retry_steps", _MOST)),
+                significant(line.median(_CPU)),
+                significant(ratio(line, base, _CPU)),
+                significant(line.median(_WALL)),
+                significant(ratio(line, base, _WALL)),
+                significant(line.percentile(_WALL, _P99)),
+                significant(line.percentile("retry_steps", _MOST)),
             ]
             for line in members
         ]
@@ -66,13 +65,13 @@ def _start_grid(lines: Sequence[Line]) -> Grid:
         [
             line.group.text,
             line.arm,
-            figure(line.median("startup_ms")),
-            figure(line.percentile("startup_ms", _MOST)),
-            figure(line.median("scan_files_per_s")),
-            figure(line.median("index_bytes_per_key")),
-            figure(line.median("restart_ms")),
-            figure(line.percentile("victim_gap_idle_us", _P99_9)),
-            figure(line.percentile("victim_gap_us", _P99_9)),
+            significant(line.median("startup_ms")),
+            significant(line.percentile("startup_ms", _MOST)),
+            significant(line.median("scan_files_per_s")),
+            significant(line.median("index_bytes_per_key")),
+            significant(line.median("restart_ms")),
+            significant(line.percentile("victim_gap_idle_us", _P99_9)),
+            significant(line.percentile("victim_gap_us", _P99_9)),
         ]
         for line in lines
     ]
@@ -90,18 +89,12 @@ def _index_grid(lines: Sequence[Line]) -> Grid:
         "prefix_miss_ns": "a call, miss",
     }
     rows = [
-        [line.group.text, line.arm, *(figure(line.median(metric)) for metric in metrics)] for line in lines
+        [line.group.text, line.arm, *(significant(line.median(metric)) for metric in metrics)]
+        for line in lines
     ]
     return Grid(
         "The index alone, synthetic keys, one thread (medians)", ["case", "arm", *metrics.values()], rows, 2
     )
-
-
-def figure(value: float | None) -> str:
-    """Return a figure with three significant digits, whole from 100 on."""
-    if value is None:
-        return _NONE
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004  three digits
 
 
 def brief(lines: Sequence[Line]) -> str:
@@ -111,8 +104,8 @@ def brief(lines: Sequence[Line]) -> str:
     for line in lines:
         if line.group.op == LOOKUP:
             by = ratio(line, base, _CPU)
-            times = f" (x {figure(by)})" if by is not None and line is not base else ""
-            cpu, wall = figure(line.median(_CPU)), figure(line.median(_WALL))
+            times = f" (x {significant(by)})" if by is not None and line is not base else ""
+            cpu, wall = significant(line.median(_CPU)), significant(line.median(_WALL))
             parts.append(f"{line.arm} {cpu} ns a key{times}, {wall} ms")
         elif line.group.op in (START, INDEX):
             shown = (
@@ -122,5 +115,7 @@ def brief(lines: Sequence[Line]) -> str:
                 "insert_keys_per_s",
                 "index_bytes_per_key",
             )
-            parts += [f"{metric} {figure(line.median(metric))}" for metric in shown if metric in line.metrics]
+            parts += [
+                f"{metric} {significant(line.median(metric))}" for metric in shown if metric in line.metrics
+            ]
     return "; ".join(parts)

@@ -100,6 +100,17 @@ def program_problem(program: str, _python: str) -> str:
     return "" if shutil.which(program, path=path) else f"{program} is not on PATH"
 
 
+def browser() -> str | None:
+    """Return the path of a Chromium, whatever it is called here; None where there is none."""
+    names = ("chromium-headless-shell", "chromium", "google-chrome", "chromium-browser")
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def browser_problem(_python: str) -> str:
+    """Say that no page can be looked at; "" when a Chromium is there."""
+    return "" if browser() else "no Chromium is on PATH"
+
+
 # The one list of what comes from Debian; CONTRIBUTING.md quotes it and tests/nox compares the two.
 PACKAGES = (
     SystemPackage(
@@ -174,10 +185,16 @@ PACKAGES = (
         need="fuzz",
         problem=fuzzer_problem,
     ),
+    SystemPackage(
+        debian="chromium-headless-shell",
+        why="optional, opens the report in its tests (any Chromium or Chrome will do)",
+        need="browser",
+        problem=browser_problem,
+    ),
 )
-NEEDS = ("bootstrap", "compile", "vllm", "micro", "faults", "fuzz")
+NEEDS = ("bootstrap", "compile", "vllm", "micro", "faults", "fuzz", "browser")
 # What a session goes on without: it does less, and says what.
-OPTIONAL_NEEDS = ("micro", "faults")
+OPTIONAL_NEEDS = ("micro", "faults", "browser")
 
 
 def missing(need: str, python: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Callable
@@ -39,6 +40,9 @@ def test_guidellm_result_gives_one_value_a_request_by_turn(data: Path) -> None:
     duration_s = json.loads((data / "guidellm-0.8.1.json").read_text())["benchmarks"][0]["duration"]
     assert result.requests_per_s == pytest.approx(4 / duration_s)
     assert result.output_tokens_per_s == pytest.approx(4 * 8 / duration_s)
+    assert result.total_tokens_per_s == pytest.approx((441 + 498 + 441 + 499) / duration_s)
+    assert [round(value) for value in result.request_latency_ms] == [1548, 736, 1748, 1026]
+    assert [round(value) for value in result.inter_token_latency_ms] == [60, 60, 84, 93]
     assert result.shared_prefixes == 0
 
 
@@ -85,6 +89,24 @@ def test_guidellm_result_without_a_first_turn_fails(data: Path, tmp_path: Path) 
         load.parse(rewritten(data / "guidellm-0.8.1.json", tmp_path, lose), TWO_CONVERSATIONS)
 
 
+def test_guidellm_result_that_its_time_ended_leaves_out_what_was_under_way(
+    data: Path, tmp_path: Path
+) -> None:
+    def cut(report: Any) -> None:  # noqa: ANN401 - JSON
+        requests = report["benchmarks"][0]["requests"]
+        requests["incomplete"] = [requests["successful"].pop() for _ in range(2)]
+
+    path = rewritten(data / "guidellm-0.8.1.json", tmp_path, cut)
+    timed = dataclasses.replace(TWO_CONVERSATIONS, duration_s=10.0)
+    result = load.parse(path, timed)
+    assert [len(values) for values in result.ttft_ms_by_turn.values()] == [1, 1]
+    assert result.prompts == "what 10 s held"
+    # It went on for 10.4 s: with more time than that, nothing but a failure explains what is missing.
+    for patient in (TWO_CONVERSATIONS, dataclasses.replace(TWO_CONVERSATIONS, duration_s=60.0)):
+        with pytest.raises(LoadError, match="2 of 4 requests succeeded"):
+            load.parse(path, patient)
+
+
 def test_guidellm_result_with_failed_requests_says_why_they_failed(data: Path, tmp_path: Path) -> None:
     def fail(report: Any) -> None:  # noqa: ANN401 - JSON
         requests = report["benchmarks"][0]["requests"]
@@ -96,7 +118,18 @@ def test_guidellm_result_with_failed_requests_says_why_they_failed(data: Path, t
         load.parse(rewritten(data / "guidellm-0.8.1.json", tmp_path, fail), TWO_CONVERSATIONS)
 
 
-@pytest.mark.parametrize("missing", ["time_to_first_token_ms", "info", "request_args", "output_tokens"])
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "time_to_first_token_ms",
+        "info",
+        "request_args",
+        "output_tokens",
+        "total_tokens",
+        "request_latency",
+        "inter_token_latency_ms",
+    ],
+)
 def test_guidellm_result_of_another_shape_is_refused(data: Path, tmp_path: Path, missing: str) -> None:
     def change(report: Any) -> None:  # noqa: ANN401 - JSON
         del report["benchmarks"][0]["requests"]["successful"][0][missing]
@@ -120,6 +153,8 @@ def test_guidellm_is_told_everything_that_makes_a_run_repeatable() -> None:
     )
     options = dict(zip(argv[1:-1:2], argv[2::2], strict=True))
     assert options["--constraint"] == "kind=max_requests,count=4"
+    timed = dataclasses.replace(TWO_CONVERSATIONS, duration_s=700.0)
+    assert "kind=max_duration,seconds=700.0" in load.command_line("", Path(), timed, 4, 1, Path())
     assert options["--seed"] == "kind=static,value=1889"
     assert options["--profile"] == "kind=concurrent,streams=4"
     assert options["--data-loader"].startswith("kind=pytorch,samples=2,")

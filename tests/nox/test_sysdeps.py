@@ -80,7 +80,8 @@ def test_venv_problem_without_ensurepip_says_so(script: Script) -> None:
 
 def test_missing_unknown_need_raises() -> None:
     with pytest.raises(
-        ValueError, match="need must be one of bootstrap, compile, vllm, micro, faults, fuzz, got 'gpu'"
+        ValueError,
+        match="need must be one of bootstrap, compile, vllm, micro, faults, fuzz, browser, got 'gpu'",
     ):
         sysdeps.missing("gpu", sys.executable)
 
@@ -124,6 +125,13 @@ def test_ensure_optional_packages_that_cannot_be_had_are_told_and_missed(
     assert "goes on with less" in told
     assert "fio is not on PATH" in told
     assert "  sudo apt-get install --yes --no-install-recommends fio strace" in told
+
+
+def test_missing_browser_is_nothing_where_any_chromium_is(script: Script) -> None:
+    script("true", "true")
+    assert sysdeps.missing("browser", sys.executable) == {"chromium-headless-shell": "no Chromium is on PATH"}
+    script("google-chrome", "true")
+    assert sysdeps.missing("browser", sys.executable) == {}
 
 
 def test_ensure_not_debian_ends_with_what_is_missing(script: Script) -> None:

@@ -1,13 +1,10 @@
-"""Turn records into a report: report.md, and the tables on the terminal. It reads nothing else."""
+"""The tables and sentences about records of `bench`: for its own report.md, the terminal, and any report."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from harness import checks, paired
 from harness.arms import ARMS, BASELINE, TARGET
@@ -15,44 +12,13 @@ from harness.checks import Check
 from harness.load import TASK as LOAD
 from harness.plan import COLD, DAMAGED, HOST, WARM
 from harness.records import Record
+from harness.report.grid import Grid
+from harness.report.model import Section
 
 FILE_NAME: Final = "report.md"
+SUITE: Final = "bench"
 _PHASES: Final = (COLD, HOST, WARM)
 _NOTHING: Final = "-"
-Cells = Sequence[str]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table, to be drawn on a terminal or written as Markdown.
-
-    Attributes:
-        title: Its heading.
-        columns: Headings; the leading `labels` of them hold text, the others figures.
-        rows: Cells.
-        labels: How many columns hold text.
-    """
-
-    title: str
-    columns: Cells
-    rows: Sequence[Cells]
-    labels: int
-
-    def markdown(self) -> str:
-        """Return it as a Markdown table."""
-        rule = ["---"] * self.labels + ["---:"] * (len(self.columns) - self.labels)
-        lines = [" | ".join(cells) for cells in (self.columns, rule, *self.rows)]
-        return "\n".join(f"| {line} |" for line in lines)
-
-    def print(self, console: Console) -> None:
-        """Draw it, with a rule where the first column changes."""
-        table = Table(title=self.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-        for index, heading in enumerate(self.columns):
-            table.add_column(heading, justify="left" if index < self.labels else "right", no_wrap=True)
-        for row, following in zip(self.rows, [*self.rows[1:], None], strict=True):
-            ends = following is not None and following[0] != row[0]
-            table.add_row(*row, end_section=ends)
-        console.print(table)
 
 
 def speed(records: Sequence[Record]) -> Grid:
@@ -163,6 +129,16 @@ def control(records: Sequence[Record]) -> Grid:
     return Grid("Accuracy after all chunks were damaged on disk", columns, rows, 2)
 
 
+def section(records: Sequence[Record]) -> Section:
+    """Return all tables of `bench`, with what a reader must know."""
+    title = "Tables of bench"
+    mine = [record for record in records if record.suite == SUITE]
+    if not mine:
+        return Section(title, missing="`nox -s bench` did not add to these records.")
+    grids = [grid for grid in (make(mine) for make in (speed, accuracy, control, sources)) if grid.rows]
+    return Section(title, list(explanations(mine)), grids=grids)
+
+
 def print_result(console: Console, records: Sequence[Record], found: Sequence[Check]) -> None:
     """Draw the tables and the checks."""
     console.print()
@@ -202,11 +178,12 @@ def markdown(records: Sequence[Record], found: Sequence[Check]) -> str:
             "## Checks",
             "\n".join(f"- **{_verdict(check)}** {check.name}: {check.detail}" for check in found),
         ]
-    parts += ["## How to read this", *_explanations(records), "## Machine and software", _machine(records)]
+    parts += ["## How to read this", *explanations(records), "## Machine and software", _machine(records)]
     return "\n\n".join(parts) + "\n"
 
 
-def _explanations(records: Sequence[Record]) -> Iterable[str]:
+def explanations(records: Sequence[Record]) -> Iterable[str]:
+    """Yield what a reader must know to read the tables; as Markdown."""
     env = records[0].env
     work = cast("Mapping[str, object]", env.get("workload", {}))
     arms = {record.arm for record in records}

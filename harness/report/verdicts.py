@@ -1,0 +1,110 @@
+"""What the gates say of the records: each suite's own judge is asked, and nothing is decided here.
+
+A new suite's judge becomes a function here and a line in `JUDGES`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from harness import checks
+from harness.checks import Check
+from harness.micro import gates, summary
+from harness.micro.cases import SUITE as MICRO
+from harness.records import Record
+from harness.report.grid import Grid
+from harness.report.model import UNREADABLE, Section
+from harness.verdicts import INCONCLUSIVE, INVALID, PASS, REGRESSION
+
+FAIL: Final = "FAIL"
+# The worst first: what a page should say first.
+ORDER: Final = (INVALID, REGRESSION, FAIL, INCONCLUSIVE, PASS)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a suite's judge says.
+
+    Attributes:
+        answers: How often it gave each answer.
+        grids: The verdicts; a row that passes may stand for several.
+    """
+
+    answers: Mapping[str, int]
+    grids: Sequence[Grid]
+
+    def sentence(self, suite: str) -> str:
+        """Return the answers in figures."""
+        known = [answer for answer in ORDER if self.answers.get(answer)]
+        counts = ", ".join(f"{self.answers[answer]} {answer}" for answer in known)
+        return f"{suite}: {counts or 'no gate makes a demand on what was measured'}"
+
+
+Judge = Callable[[Sequence[Record]], Judged]
+
+
+def _claims(title: str, found: Sequence[Check]) -> Judged:
+    """Return what checks say, which hold or do not."""
+    answers = [PASS if check.passed else FAIL for check in found]
+    rows = [[answer, check.name, check.detail] for answer, check in zip(answers, found, strict=True)]
+    return Judged(Counter(answers), [Grid(title, ("answer", "claim", "figures"), rows, 3)])
+
+
+def _bench(records: Sequence[Record]) -> Judged:
+    return _claims("Checks of bench", checks.evaluate(records))
+
+
+def _micro(records: Sequence[Record]) -> Judged:
+    lines = summary.lines_of(records)
+    verdicts = gates.judge(
+        gates.only_measured(gates.read(suite=gates.suite_of(lines)), lines), lines, _unproven(records)
+    )
+    return Judged(Counter(verdict.answer for verdict in verdicts), [gates.grid(verdicts)])
+
+
+def _unproven(records: Sequence[Record]) -> list[str]:
+    """Return the cases of records whose bytes may not have passed the device, by their own word."""
+    found = []
+    for record in records:
+        facts = record.env.get("page_cache")
+        if isinstance(facts, Mapping) and facts.get("proven") is False:
+            found += [f"{line.arm}, {line.group.text}" for line in summary.lines_of([record])]
+    return found
+
+
+JUDGES: Final[Mapping[str, Judge]] = {"bench": _bench, MICRO: _micro}
+
+
+def judge(records: Sequence[Record]) -> dict[str, Judged]:
+    """Return what each suite's judge says of its records; records that it cannot read are INVALID."""
+    found = {}
+    for suite, ask in JUDGES.items():
+        mine = [record for record in records if record.suite == suite]
+        if not mine:
+            continue
+        try:
+            found[suite] = ask(mine)
+        except UNREADABLE as error:
+            # A file that somebody else wrote or edited: no PASS comes of it, and the rest is still shown.
+            why = f"its records are not what {suite} writes ({type(error).__name__}: {error})"
+            found[suite] = Judged({INVALID: 1}, [Grid(suite, ("answer", "why"), [[INVALID, why]], 2)])
+    return found
+
+
+def section(judged: Mapping[str, Judged]) -> Section:
+    """Return the verdicts of all suites."""
+    title = "Verdicts"
+    if not judged:
+        return Section(title, missing="No gate makes a demand on these suites.")
+    answers = (
+        "Only PASS passes. REGRESSION: it got worse, or is worse than the gate allows, and chance does not "
+        "explain it. INCONCLUSIVE: more runs would tell. INVALID: something is missing, such as the proof "
+        "that the disk was read. FAIL: what was claimed does not hold."
+    )
+    counts = "; ".join(each.sentence(suite) for suite, each in judged.items())
+    return Section(
+        title,
+        [answers, f"{counts}."],
+        grids=[grid for each in judged.values() for grid in each.grids if grid.rows],
+    )

@@ -154,7 +154,7 @@ def test_control_that_may_pass_by_chance_makes_the_run_invalid(
 ) -> None:
     answers.change("control_power", power)
     (failed,) = failed_controls(answers)
-    assert failed.startswith("damage is likely enough to fail the gate: with probability 0.")
+    assert failed.startswith("damage is likely enough to fail the gate: probability 0.")
     assert judged(answers).verdict == INVALID
 
 

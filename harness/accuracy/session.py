@@ -27,7 +27,7 @@ from harness.tools import Tool, ToolError
 
 # Offers `/reset_prefix_cache`, with which host memory forgets its chunks: what is asked then comes from disk.
 _ENVIRONMENT: Final = {"VLLM_SERVER_DEV_MODE": "1"}
-_SECONDS_PREPARE: Final = 60.0
+_SECONDS_PREPARE: Final = 30.0
 _PREPARE_TIMEOUT_S: Final = 600.0
 
 

@@ -19,10 +19,10 @@ OFF: Final = "off"
 # As short as they may be for damage to one chunk in ten to hit many (power.py), and as few as can pass
 # (gates.toml). ruler_vt cannot make shorter ones. Answers have what their task needs.
 _RULER: Final = (
-    Questions("niah_single_1", 768, 20, answer_tokens=16, numbered=True),
-    Questions("ruler_vt", 896, 6, answer_tokens=30, numbered=True),
-    Questions("ruler_cwe", 640, 7, answer_tokens=32, numbered=True),
-    Questions("ruler_fwe", 512, 7, answer_tokens=32, numbered=True),
+    Questions("niah_single_1", 896, 20, answer_tokens=16, numbered=True),
+    Questions("ruler_vt", 896, 6, answer_tokens=20, numbered=True),
+    Questions("ruler_cwe", 640, 7, answer_tokens=24, numbered=True),
+    Questions("ruler_fwe", 512, 7, answer_tokens=20, numbered=True),
 )
 # 25 examples and their question; a model has to take so many tokens.
 _GSM8K: Final = Questions(GSM8K, 7168, 24, answer_tokens=256)
@@ -40,7 +40,7 @@ _SECONDS_START: Final = 30.0
 _SECONDS_STOP: Final = 3.0
 _SECONDS_CALL: Final = 1.5
 # RULER's documents are somewhat shorter than was asked for.
-_SECONDS_COLD_TOKEN: Final = 0.0027
+_SECONDS_COLD_TOKEN: Final = 0.0026
 _SECONDS_WARM_TOKEN: Final = 0.0003
 _SECONDS_ANSWER_TOKEN: Final = 0.012
 _SECONDS_RESET: Final = 2.0

@@ -134,8 +134,9 @@ def markdown(
 
 
 def _grids(records: Sequence[Record], outcome: Outcome) -> list[Grid]:
-    return [
+    grids = (
         scores(records),
         comparisons(outcome.passes, "Gate: each pass beside the arm none"),
         comparisons(outcome.damaged, "Control: chunks damaged on disk (must fail with checksums off)"),
-    ]
+    )
+    return [grid for grid in grids if grid.rows]

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from made_up_answers import SCORES, MadeUpAnswers
+from rich.console import Console
 
 from harness.accuracy import report, verdicts
 from harness.accuracy.comparison import read_limits
@@ -200,3 +201,13 @@ def test_report_shows_every_comparison_and_control(answers: MadeUpAnswers) -> No
     )
     assert "| kvfs | damaged | off | right or wrong | REGRESSION | 24 | 12 | 0 | 0.500 |" in text
     assert "held  kvfs, checksums off: damage fails the gate (REGRESSION; 10 chunks damaged" in text
+
+
+def test_report_of_a_part_of_a_run_leaves_out_what_is_not_there(answers: MadeUpAnswers) -> None:
+    answers.records = answers.records[:5]
+    console = Console(width=150, record=True)
+    report.print_result(console, answers.records, judged(answers), 1)
+    text = console.export_text()
+    assert "Scores" in text
+    assert "Control:" not in text
+    assert "INVALID: 2 of 2 controls did not do what they must." in text

@@ -90,6 +90,22 @@ def judge(records: Sequence[Record]) -> dict[str, Judged]:
     return found
 
 
+def _worst_first(grid: Grid) -> Grid:
+    """Return a table with its answers in the first column, where a phone shows them, and the worst on top."""
+    places = [index for row in grid.rows for index, cell in enumerate(row) if cell in ORDER]
+    if not places:
+        return grid
+    place = places[0]
+
+    def moved(cells: Sequence[str]) -> list[str]:
+        return [cells[place], *cells[:place], *cells[place + 1 :]]
+
+    def badness(row: Sequence[str]) -> int:
+        return ORDER.index(row[0]) if row[0] in ORDER else len(ORDER)
+
+    return Grid(grid.title, moved(grid.columns), sorted(map(moved, grid.rows), key=badness), grid.labels)
+
+
 def section(judged: Mapping[str, Judged]) -> Section:
     """Return the verdicts of all suites."""
     title = "Verdicts"
@@ -101,8 +117,5 @@ def section(judged: Mapping[str, Judged]) -> Section:
         "that the disk was read. FAIL: what was claimed does not hold."
     )
     counts = "; ".join(each.sentence(suite) for suite, each in judged.items())
-    return Section(
-        title,
-        [answers, f"{counts}."],
-        grids=[grid for each in judged.values() for grid in each.grids if grid.rows],
-    )
+    grids = [_worst_first(grid) for each in judged.values() for grid in each.grids if grid.rows]
+    return Section(title, [answers, f"{counts}."], grids=grids)

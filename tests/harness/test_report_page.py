@@ -141,6 +141,14 @@ def test_verdicts_of_micro_are_those_of_its_gates() -> None:
     assert verdicts.judge(slow)["micro"].answers["REGRESSION"] > 0
 
 
+def test_verdicts_stand_first_and_the_worst_on_top() -> None:
+    section = verdicts.section(verdicts.judge(list(made_up_report.micro())))
+    answers = [row[0] for row in section.grids[0].rows]
+    assert section.grids[0].columns[0] == "answer"
+    assert answers == sorted(answers, key=verdicts.ORDER.index)
+    assert {answers[0], answers[-1]} == {"INVALID", "PASS"}
+
+
 def test_verdicts_of_bytes_that_may_not_have_passed_the_device_are_invalid() -> None:
     records = [
         dataclasses.replace(record, env={**record.env, "page_cache": {"proven": False}})

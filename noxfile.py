@@ -145,6 +145,11 @@ def report(session: nox.Session) -> None:
     session.run(python, "-m", "harness.report", *session.posargs, env={"PYTHONPATH": str(ROOT)})
 
 
+def accuracy(session: nox.Session) -> None:
+    """Prove that answers from each tier are as right as without one; `-- --quick`, `-- --help`."""
+    measure(session, vllm_environment(session), "harness.accuracy")
+
+
 @nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """Soak the engine with load, kills and damage; `-- --minutes N`, `-- --help`."""

@@ -27,6 +27,7 @@ class Arm:
         environment: Variables that this arm's server gets beside the common ones.
         engine: Which of kvfs's engines the arm stands for, "" where kvfs does no I/O.
         host_only: Whether it offloads to host memory and no further.
+        tier_options: Options of the secondary tier beside those that all arms have.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Arm:
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     engine: str = ""
     host_only: bool = False
+    tier_options: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def offloads(self) -> bool:
@@ -93,6 +95,7 @@ def kv_transfer_config(
         "root_dir": str(root_dir),
         "n_read_threads": n_threads,
         "n_write_threads": n_threads if n_write_threads is None else n_write_threads,
+        **arm.tier_options,
     }
     return json.dumps(
         {

@@ -13,7 +13,8 @@ from typing import Final
 import click
 from rich.console import Console
 
-from harness import accuracy, checks, environment, model, plan, storage
+from harness import checks, environment, model, plan, storage
+from harness.accuracy import lm_eval
 from harness.arms import ARMS, parse_arms
 from harness.blocks import Bench, Options, run_target
 from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError, UsageError
@@ -97,7 +98,7 @@ def _finish(log: RecordLog, console: Console) -> int:
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Directory of the target's tokenizer.")
 @click.option("--model-dir", type=click.Path(path_type=Path), help="Serve this model, not SmolLM2-135M.")
 @click.option("--work-dir", type=click.Path(path_type=Path), help="On the disk to measure. [default: --out]")
-@click.option("--tasks", default=",".join(accuracy.TASKS), help="lm-eval's tasks; empty for none.")
+@click.option("--tasks", default=",".join(plan.TASKS), help="lm-eval's tasks; empty for none.")
 @click.option("--streams", default="1,4", help="Conversations at a time.")
 @click.option("--threads", default="", help="Threads of the disk tier. [default: 4,16; with --quick: 4]")
 @click.option("--conversations", type=click.IntRange(1), help="A phase. [default: 6; with --quick: 4]")
@@ -141,7 +142,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
         chosen = plan.make(
             parse_arms(arms),
             quick=quick,
-            tasks=accuracy.parse_tasks(tasks),
+            tasks=lm_eval.parse_tasks(tasks, plan.TASKS),
             seed=seed,
             streams=numbers(streams, "--streams") or (1, 4),
             threads=numbers(threads, "--threads"),

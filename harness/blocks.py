@@ -12,7 +12,8 @@ from typing import Final
 import psutil
 from rich.console import Console
 
-from harness import accuracy, completions, environment, load, model, storage, vllm_metrics
+from harness import completions, environment, load, model, storage, vllm_metrics
+from harness.accuracy import lm_eval
 from harness.arms import TARGET, TOKENS_PER_CHUNK
 from harness.errors import HarnessError
 from harness.phases import Phases, Subject, Tools
@@ -239,14 +240,14 @@ def _load_tools(stack: ExitStack, options: Options, tokenizer: Path) -> Tools:
     """Load the tools and make the documents, so that no measurement waits for either."""
     tools_dir = ensure_dir(options.out_dir / "logs")
     guidellm = stack.enter_context(Tool("guidellm", tools_dir, load.ENVIRONMENT))
-    lm_eval = None
+    asking = None
     if options.plan.questions:
-        lm_eval = stack.enter_context(Tool("lm-eval", tools_dir, accuracy.environment(tools_dir)))
+        asking = stack.enter_context(Tool("lm-eval", tools_dir, lm_eval.environment(tools_dir)))
         for asked in options.plan.questions:
-            accuracy.prepare(lm_eval, tokenizer, asked)
-        lm_eval.wait(_PREPARE_TIMEOUT_S)
+            lm_eval.prepare(asking, tokenizer, asked)
+        asking.wait(_PREPARE_TIMEOUT_S)
     guidellm.version()
-    return Tools(guidellm, lm_eval, tokenizer, ensure_dir(options.out_dir / "raw"))
+    return Tools(guidellm, asking, tokenizer, ensure_dir(options.out_dir / "raw"))
 
 
 def ensure_dir(path: Path) -> Path:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from harness import accuracy, completions, load, vllm_metrics
-from harness.accuracy import AccuracyResult, Questions
+from harness import completions, load, vllm_metrics
+from harness.accuracy import lm_eval
+from harness.accuracy.lm_eval import AccuracyResult, Questions
 from harness.arms import TOKENS_PER_CHUNK
 from harness.damage import damage_chunks
 from harness.plan import DAMAGED, Plan
@@ -132,14 +133,14 @@ class Phases:
 
     def accuracy(self, phase: str, asked: Questions) -> None:
         """Ask a task's documents; records of every score and of where tokens came from."""
-        subject, lm_eval = self._subject, self._tools.lm_eval
-        assert lm_eval is not None
+        subject, tool = self._subject, self._tools.lm_eval
+        assert tool is not None
         output = self._tools.raw_dir / f"{subject.name}-{phase}-{asked.task}.lm-eval.jsonl"
         with self._progress.step(f"{subject.title}: {phase}, {asked.task}"):
             result, traffic, read_bytes = observe(
                 subject,
-                lambda: accuracy.run(
-                    lm_eval,
+                lambda: lm_eval.run(
+                    tool,
                     subject.base_url,
                     subject.model_name,
                     self._tools.tokenizer,
@@ -157,16 +158,16 @@ class Phases:
 
     def control(self, asked: Questions) -> None:
         """Damage all chunks on disk and ask documents of which host memory has none."""
-        subject, lm_eval = self._subject, self._tools.lm_eval
-        assert lm_eval is not None
+        subject, tool = self._subject, self._tools.lm_eval
+        assert tool is not None
         assert subject.root_dir is not None
         output = self._tools.raw_dir / f"{subject.name}-{DAMAGED}-{asked.task}.lm-eval.jsonl"
         with self._progress.step(f"{subject.title}: {DAMAGED}, {asked.task}"):
             damaged = damage_chunks(subject.root_dir)
             result, traffic, _ = observe(
                 subject,
-                lambda: accuracy.run(
-                    lm_eval,
+                lambda: lm_eval.run(
+                    tool,
                     subject.base_url,
                     subject.model_name,
                     self._tools.tokenizer,
@@ -193,7 +194,7 @@ class Phases:
     def _accuracy_case(self, phase: str, task: str, result: AccuracyResult) -> dict[str, Scalar]:
         return {
             "phase": phase,
-            "streams": accuracy.CONCURRENCY,
+            "streams": lm_eval.CONCURRENCY,
             "threads": self._subject.n_threads,
             "task": task,
             "inputs": result.documents,

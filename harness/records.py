@@ -36,6 +36,8 @@ UNITS: Final[Mapping[str, tuple[str, str]]] = {
     "tier_retried_lookups": ("lookups", LOWER),
     "engine_steps": ("steps", LOWER),
     "shared_prefixes": ("prompts", LOWER),
+    # That the tier found damaged though nobody had damaged them.
+    "damaged_chunks": ("chunks", LOWER),
     # Of chunks that were damaged on disk on purpose.
     "control_accuracy": ("score", HIGHER),
     "control_damaged_files": ("files", HIGHER),
@@ -51,6 +53,11 @@ UNITS: Final[Mapping[str, tuple[str, str]]] = {
     "disk_busy_percent": ("%", HIGHER),
     "disk_used_bytes": ("bytes", LOWER),
     "cpu_percent": ("%", LOWER),
+    # 1 where a greedy answer is the same text as the baseline's, 0 where it is not.
+    "answers_identical": ("answers", HIGHER),
+    "control_answers_identical": ("answers", HIGHER),
+    # How likely it is that damage of so many chunks fails the gate, by the power calculation.
+    "control_power": ("probability", HIGHER),
 }
 
 

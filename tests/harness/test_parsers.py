@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from harness import accuracy, load
+from harness import load, plan
+from harness.accuracy import lm_eval
+from harness.accuracy.lm_eval import Questions
 from harness.errors import OutputShapeError, UsageError
 from harness.load import LoadError, Workload
 
 TWO_CONVERSATIONS = Workload(
     prefix_tokens=384, prefix_count=32, prompt_tokens=48, output_tokens=8, turns=2, conversations=2
 )
+VT = Questions("ruler_vt", 896, 3)
 
 
 def rewritten(source: Path, directory: Path, change: Callable[[Any], None]) -> Path:
@@ -160,22 +163,22 @@ def test_guidellm_is_told_everything_that_makes_a_run_repeatable() -> None:
 
 
 def test_lm_eval_samples_give_one_score_a_document_in_their_order(data: Path, tmp_path: Path) -> None:
-    result = accuracy.parse(data / "lm-eval-0.4.13.jsonl", 896, 3)
+    result = lm_eval.parse(data / "lm-eval-0.4.13.jsonl", VT)
     assert result.scores == [0.2, 0.2, 0.2]
     lines = (data / "lm-eval-0.4.13.jsonl").read_text().splitlines()
     shuffled = tmp_path / "samples.jsonl"
     shuffled.write_text("\n".join([lines[2], lines[0], lines[1]]))
-    assert accuracy.parse(shuffled, 896, 3) == result
+    assert lm_eval.parse(shuffled, VT) == result
 
 
 def test_lm_eval_samples_of_another_length_are_refused(data: Path) -> None:
-    with pytest.raises(OutputShapeError, match=r"scores for 1024 tokens \(KeyError: '1024'\)"):
-        accuracy.parse(data / "lm-eval-0.4.13.jsonl", 1024, 3)
+    with pytest.raises(OutputShapeError, match=r"scores of ruler_vt for 1024 tokens \(KeyError: '1024'\)"):
+        lm_eval.parse(data / "lm-eval-0.4.13.jsonl", Questions("ruler_vt", 1024, 3))
 
 
 def test_lm_eval_samples_that_lack_documents_are_refused(data: Path) -> None:
     with pytest.raises(OutputShapeError, match="expected 4 scores"):
-        accuracy.parse(data / "lm-eval-0.4.13.jsonl", 896, 4)
+        lm_eval.parse(data / "lm-eval-0.4.13.jsonl", Questions("ruler_vt", 896, 4))
 
 
 def test_lm_eval_samples_of_another_shape_are_refused(data: Path, tmp_path: Path) -> None:
@@ -184,11 +187,66 @@ def test_lm_eval_samples_of_another_shape_are_refused(data: Path, tmp_path: Path
     del lines[1]["prompt_hash"]
     path.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(OutputShapeError, match=r"lm-eval 0.4.13 .*prompt_hash"):
-        accuracy.parse(path, 896, 3)
+        lm_eval.parse(path, VT)
+
+
+GSM8K = Questions(lm_eval.GSM8K, 4096, 3)
+
+
+def altered(source: Path, directory: Path, change: Callable[[Any], None]) -> Path:
+    """Return a copy of lm-eval's samples with a change to each."""
+    samples = [json.loads(line) for line in source.read_text().splitlines()]
+    for sample in samples:
+        change(sample)
+    path = directory / source.name
+    path.write_text("\n".join(map(json.dumps, samples)))
+    return path
+
+
+def test_gsm8k_samples_give_two_scores_a_document_and_one_answer(data: Path) -> None:
+    path = data / "lm-eval-0.4.13-gsm8k.jsonl"
+    result = lm_eval.parse(path, GSM8K)
+    assert (result.scores, result.strict_scores) == ([0.0, 1.0, 0.0], [0.0, 0.0, 0.0])
+    assert [answer[:6] for answer in result.answers] == [" word0"] * 3
+    assert len(set(result.prompts)) == 3
+    assert [prompt[-24:] for prompt in lm_eval.read_prompts(path)] == [
+        f"Question: test {number}?\nAnswer:"[-24:] for number in range(3)
+    ]
+    part = result.part(1, 1)
+    assert (part.scores, part.strict_scores, len(part.answers)) == ([1.0], [0.0], 1)
+
+
+def test_samples_scored_in_another_way_are_refused(data: Path, tmp_path: Path) -> None:
+    def rename(sample: Any) -> None:  # noqa: ANN401 - JSON
+        sample["filter"] = sample["filter"].replace("strict-match", "strictest")
+
+    path = altered(data / "lm-eval-0.4.13-gsm8k.jsonl", tmp_path, rename)
+    with pytest.raises(OutputShapeError, match="is scored by flexible-extract, strictest, expected flexible"):
+        lm_eval.parse(path, GSM8K)
+
+
+def test_samples_with_more_than_one_answer_are_refused(data: Path, tmp_path: Path) -> None:
+    def answer_twice(sample: Any) -> None:  # noqa: ANN401 - JSON
+        sample["resps"][0].append("another")
+
+    path = altered(data / "lm-eval-0.4.13-gsm8k.jsonl", tmp_path, answer_twice)
+    with pytest.raises(OutputShapeError, match="one answer a document was asked for"):
+        lm_eval.parse(path, GSM8K)
+
+
+@pytest.mark.parametrize("arguments", ["a prompt", [], [["one", {}], ["two", {}]], {"gen_args_0": "one"}])
+def test_samples_with_prompts_of_another_shape_are_refused(
+    data: Path, tmp_path: Path, arguments: object
+) -> None:
+    path = altered(
+        data / "lm-eval-0.4.13-gsm8k.jsonl", tmp_path, lambda sample: sample.update(arguments=arguments)
+    )
+    with pytest.raises(OutputShapeError, match=r"does not hold prompts as lm-eval 0.4.13 .*pinned version"):
+        lm_eval.read_prompts(path)
 
 
 def test_tasks_are_parsed_and_unknown_ones_named() -> None:
-    assert accuracy.parse_tasks("ruler_vt, niah_single_1") == ["ruler_vt", "niah_single_1"]
-    assert accuracy.parse_tasks("") == []
+    assert lm_eval.parse_tasks("ruler_vt, niah_single_1", plan.TASKS) == ["ruler_vt", "niah_single_1"]
+    assert lm_eval.parse_tasks("", plan.TASKS) == []
     with pytest.raises(UsageError, match=r"unknown task 'gsm8k'; choose from niah_single_1,ruler_vt"):
-        accuracy.parse_tasks("gsm8k")
+        lm_eval.parse_tasks("gsm8k", plan.TASKS)

@@ -35,7 +35,7 @@ class Arm:
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     engine: str = ""
     host_only: bool = False
-    tier_options: Mapping[str, object] = field(default_factory=dict)
+    tier_options: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     @property
     def offloads(self) -> bool:

@@ -89,7 +89,6 @@ def vllm_spec(  # noqa: PLR0913 - a server has many knobs
     ready_timeout_s: float,
     n_write_threads: int | None = None,
     options: Sequence[str] = (),
-    max_model_len: int = 4096,
 ) -> ServerSpec:
     """Return how to start vLLM for an arm on a free port.
 
@@ -104,7 +103,6 @@ def vllm_spec(  # noqa: PLR0913 - a server has many knobs
         ready_timeout_s: How long it may take to start.
         n_write_threads: The disk tier's write threads; None means as many.
         options: More of vLLM's arguments; one that is given twice counts as it stands last.
-        max_model_len: The most tokens that a prompt and its answer may have.
     """
     port = free_port()
     engine_id = f"kvfs-bench-{os.getpid()}-{next(_numbers)}"
@@ -118,7 +116,7 @@ def vllm_spec(  # noqa: PLR0913 - a server has many knobs
         f"--port={port}",
         "--enforce-eager",
         f"--dtype={dtype}",
-        f"--max-model-len={max_model_len}",
+        "--max-model-len=4096",
         # The device's own cache would answer before a tier is asked.
         "--no-enable-prefix-caching",
         "--disable-uvicorn-access-log",

@@ -1,6 +1,6 @@
 """The accuracy gate: are answers with a tier, cold and from disk, as right as without one?
 
-`python -m harness.accuracy --help`; the exit status is the verdict's (`harness.verdicts`), 1 when a
+`python -m harness.accuracy --help`; the exit status is that of the verdict (`harness/verdicts.py`), 1 when a
 measurement could not be made, 2 for a mistake of the user.
 """
 

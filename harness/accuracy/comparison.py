@@ -174,12 +174,6 @@ def answers(what: str, identical: Sequence[float], limits: Limits) -> Comparison
     )
 
 
-def worst(verdicts: Sequence[str]) -> str:
-    """Return the verdict of several together: the worst of them, and INVALID where there is none."""
-    order = (INVALID, REGRESSION, INCONCLUSIVE, PASS)
-    return min(verdicts, key=order.index, default=INVALID)
-
-
 def _judged(comparison: Comparison, *, is_shown: bool) -> Comparison:
     """Return the comparison with its verdict; `is_shown`: chance does not explain the effect."""
     verdict = INCONCLUSIVE

@@ -147,7 +147,7 @@ class Session:
             cpu_bytes_to_use=host_bytes,
             log_path=self._options.out_dir / "logs" / f"{stage.name}.server.log",
             ready_timeout_s=self._options.server_timeout_s,
-            max_model_len=self._plan.max_model_len,
+            options=[f"--max-model-len={self._plan.max_model_len}"],
         )
 
     def _run_stage(

@@ -13,7 +13,7 @@ from harness.arms import ARMS, BASELINE
 from harness.checks import Check, Table
 from harness.plan import COLD, DAMAGED, WARM
 from harness.records import Record
-from harness.verdicts import INVALID, PASS, REGRESSION
+from harness.verdicts import INVALID, PASS, REGRESSION, worst
 
 _GRADED: Final = "graded scores"
 _RIGHT_OR_WRONG: Final = "right or wrong"
@@ -45,7 +45,7 @@ class Judged:
         """The worst of the comparisons' verdicts."""
         if self.problem:
             return INVALID
-        return comparison.worst([each.verdict for each in self.comparisons])
+        return worst(each.verdict for each in self.comparisons)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Outcome:
         """Of the whole run: without a control that fails where it must, no PASS means anything."""
         if not self.controls or not all(control.passed for control in self.controls):
             return INVALID
-        return comparison.worst([judged.verdict for judged in self.passes])
+        return worst(judged.verdict for judged in self.passes)
 
 
 def evaluate(records: Sequence[Record], limits: Limits) -> Outcome:

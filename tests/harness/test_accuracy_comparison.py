@@ -8,7 +8,7 @@ import pytest
 
 from harness.accuracy import comparison
 from harness.accuracy.comparison import Comparison, read_limits
-from harness.verdicts import INCONCLUSIVE, INVALID, PASS, REGRESSION
+from harness.verdicts import INCONCLUSIVE, PASS, REGRESSION
 
 LIMITS = read_limits()
 
@@ -92,13 +92,6 @@ def test_other_answers_pass_up_to_a_share_and_regress_from_one() -> None:
 def test_scores_of_other_documents_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         comparison.right_or_wrong("", [1.0, 1.0], [1.0], LIMITS)
-
-
-def test_worst_of_verdicts_counts_and_none_is_invalid() -> None:
-    assert comparison.worst([PASS, INCONCLUSIVE]) == INCONCLUSIVE
-    assert comparison.worst([INCONCLUSIVE, REGRESSION, PASS]) == REGRESSION
-    assert comparison.worst([REGRESSION, INVALID]) == INVALID
-    assert comparison.worst([]) == INVALID
 
 
 def test_error_rate_of_a_pass_is_at_most_what_it_says() -> None:

@@ -70,10 +70,8 @@ class MadeUpAnswers:
             and all({"arm": record.arm, **record.case}.get(key) == value for key, value in which.items())
         ]
         assert found, f"nothing is {metric}, {which}"
-        kept = []
-        for record in self.records:
-            if record not in found:
-                kept.append(record)
-            elif values is not None:
-                kept.append(dataclasses.replace(record, values=values))
-        self.records = kept
+        self.records = [
+            record if values is None or record not in found else dataclasses.replace(record, values=values)
+            for record in self.records
+            if values is not None or record not in found
+        ]

@@ -106,7 +106,7 @@ def _wheels(options: Options, console: Console) -> Mapping[str, Wheel]:
         base = one(BASE, options.base_wheel, options.base)
     else:
         shutil.rmtree(into / BASE, ignore_errors=True)
-        base = replace(head, directory=shutil.copytree(head.directory, into / BASE))
+        base = replace(head, directory=shutil.copytree(head.directory, into.resolve() / BASE))
     return {BASE: base, HEAD: head}
 
 

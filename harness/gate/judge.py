@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from scipy import stats
 
 from harness.gate import sample
@@ -263,7 +264,7 @@ def _more_blocks(contrast: _Contrast, bound: float, blocks: int, rules: Rules, e
     slower = contrast.mean > bound
     distance = contrast.mean if slower else bound - contrast.mean
     tail = error if slower else (1 - rules.confidence) / 2
-    for count in range(blocks + 1, _BLOCKS_MAX):
-        if stats.t.isf(tail, count - 1) * contrast.spread / math.sqrt(count) < distance:
-            return count - blocks
-    return None
+    counts = np.arange(blocks + 1, _BLOCKS_MAX)
+    reach = stats.t.isf(tail, counts - 1) * contrast.spread / np.sqrt(counts)
+    enough = counts[reach < distance]
+    return int(enough[0]) - blocks if len(enough) else None

@@ -95,8 +95,8 @@ def _disk(table: Table, title: str) -> Grid:
     ]
     columns = (*_LABELS, "computed", "host", "disk", "MB", "read", "write", "busy", "used")
     title = (
-        f"{title}: where prompt tokens came from, MB that the server read from storage, the device's MB/s and "
-        "busy %, MB of the tier's directory at the end"
+        f"{title}: where prompt tokens came from, MB that the server read from storage, the device's MB/s "
+        "and busy %, MB of the tier's directory at the end"
     )
     return Grid(title, columns, rows, len(_LABELS))
 

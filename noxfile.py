@@ -145,6 +145,7 @@ def report(session: nox.Session) -> None:
     session.run(python, "-m", "harness.report", *session.posargs, env={"PYTHONPATH": str(ROOT)})
 
 
+@nox.session(venv_backend="none", default=False)
 def accuracy(session: nox.Session) -> None:
     """Prove that answers from each tier are as right as without one; `-- --quick`, `-- --help`."""
     measure(session, vllm_environment(session), "harness.accuracy")

@@ -131,12 +131,24 @@ def micro(session: nox.Session) -> None:
     measure(session, python, "harness.micro")
 
 
+@nox.session(venv_backend="none", default=False)
+def sweep(session: nox.Session) -> None:
+    """Sweep named workloads over streams, threads and arms, from disk; `-- --quick`, `-- --help`."""
+    measure(session, vllm_environment(session), "harness.sweep")
+
+
 @nox.session(default=False)
 def report(session: nox.Session) -> None:
     """Write report.html and report.md beside the records of any sessions; `-- --out DIR`."""
     python = session_python(session)
     install(session, python, dependency_group("report"))
     session.run(python, "-m", "harness.report", *session.posargs, env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session(venv_backend="none", default=False)
+def accuracy(session: nox.Session) -> None:
+    """Prove that answers from each tier are as right as without one; `-- --quick`, `-- --help`."""
+    measure(session, vllm_environment(session), "harness.accuracy")
 
 
 @nox.session(default=False)
@@ -149,6 +161,21 @@ def soak(session: nox.Session) -> None:
     install(session, python, [*dependency_group("tests"), *wanted])
     install_wheel(session, python, pure=False)
     measure(session, python, "harness.soak")
+
+
+@nox.session(default=False)
+def gate(session: nox.Session) -> None:
+    """Compare two revisions in turns: did it get slower? `-- --base REV`, `-- --aa`, `-- --help`."""
+    python = session_python(session)
+    sysdeps.ensure("compile", python)
+    # Of the large group only what the gate imports; it builds and unpacks the wheels itself.
+    wanted = [line for line in dependency_group("bench") if line.startswith(("psutil", "scipy"))]
+    install(session, python, [*dependency_group("tests"), *wanted])
+    try:
+        measure(session, python, "harness.gate")
+    except CommandFailed as error:
+        # nox has one status for all that fails; this session's says which verdict it was.
+        raise SystemExit(getattr(error, "return_code", None) or 1) from error
 
 
 def measure(session: nox.Session, python: str, module: str) -> None:
@@ -266,7 +293,7 @@ def make_environment(session: nox.Session, directory: Path) -> str:
     if not (directory / "bin" / "pip").exists():
         wanted = ["-p", session.python] if isinstance(session.python, str) else []
         command = [sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", *wanted]
-        session.run(*command, str(directory), external=True)
+        session.run_install(*command, str(directory), external=True)
     return str(directory / "bin" / "python")
 
 
@@ -277,7 +304,6 @@ def install(session: nox.Session, python: str, requirements: "list[str]") -> Non
     )
     if not stamp.is_current():
         stamp.clear()
-        # With `-R` nothing is installed, and nothing is returned.
         if session.run_install(python, "-m", "pip", "install", "--quiet", *requirements, external=True):
             stamp.write()
 
@@ -287,7 +313,10 @@ def install_wheel(
 ) -> None:
     """Build this tree's wheel and install it into an environment, each unless it is done already."""
     program = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('purelib'))"
-    printed = session.run(python, "-P", "-c", program, silent=True, external=True, log=False)
+    printed = session.run_install(python, "-P", "-c", program, silent=True, external=True, log=False)
+    # With `-R` nothing is installed, and nothing is returned.
+    if not printed:
+        return
     version, site_packages = str(printed).strip().split(" ", 1)
     build = wheels.WheelBuild(ROOT, version, pure, sanitize, faults)
     if not build.stamp.is_current():
@@ -310,7 +339,7 @@ def install_wheel(
 def vllm_environment(session: nox.Session) -> str:
     """Make or reuse the environment with vLLM; return its interpreter.
 
-    nox gives each session an environment of its own; this one has 4 GB and serves three.
+    nox gives each session an environment of its own; this one has 4 GB and serves several.
     """
     wanted = session.python if isinstance(session.python, str) else ""
     directory = vllm_env.directory(bootstrap.environments_dir(ROOT), wanted)

@@ -4,24 +4,24 @@
 measurement could not be made, 2 for a mistake of the user.
 """
 
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 from rich.console import Console
 
-from harness import accuracy, checks, environment, model, plan, storage
+from harness import checks, environment, model, plan, storage
+from harness.accuracy import lm_eval
 from harness.arms import ARMS, parse_arms
 from harness.blocks import Bench, Options, run_target
-from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, HarnessError, UsageError
+from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError, UsageError
 from harness.records import RecordLog
 from harness.report import bench_tables
 from harness.server import is_healthy
+from harness.signals import end_in_order
 
 DEFAULT_OUT: Final = Path("bench-out")
 # A server takes 5 GB; what measures it takes 1.5.
@@ -30,7 +30,7 @@ TWO_SERVERS_BYTES: Final = 12_000_000_000
 PLAIN_WIDTH: Final = 100
 
 
-def _writable(directory: Path, option: str) -> Path:
+def writable(directory: Path, option: str) -> Path:
     """Make a directory and prove that it can be written.
 
     Raises:
@@ -47,19 +47,19 @@ def _writable(directory: Path, option: str) -> Path:
     return directory.resolve()
 
 
-def _numbers(text: str, option: str) -> tuple[int, ...]:
+def numbers(text: str, option: str) -> tuple[int, ...]:
     """Parse a comma-separated list of positive numbers.
 
     Raises:
         UsageError: Something else is in it.
     """
     try:
-        numbers = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
     except ValueError:
-        numbers = (0,)
-    if any(number < 1 for number in numbers):
+        found = (0,)
+    if any(number < 1 for number in found):
         raise UsageError(f"{option} {text!r}: give positive numbers, separated by commas")
-    return numbers
+    return found
 
 
 def _checked_target(target: str, tokenizer: Path | None) -> tuple[str, Path]:
@@ -80,16 +80,6 @@ def _checked_target(target: str, tokenizer: Path | None) -> tuple[str, Path]:
     return base_url, tokenizer.resolve()
 
 
-def end_in_order() -> None:
-    """Make the signals that end a program end this one the way Ctrl-C does: through every `with` block."""
-    signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGHUP, _terminate)
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(EXIT_TERMINATED)
-
-
 def _finish(log: RecordLog, console: Console) -> int:
     """Write the report, print the tables, and return the exit status."""
     found = checks.evaluate(log.records)
@@ -108,7 +98,7 @@ def _finish(log: RecordLog, console: Console) -> int:
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Directory of the target's tokenizer.")
 @click.option("--model-dir", type=click.Path(path_type=Path), help="Serve this model, not SmolLM2-135M.")
 @click.option("--work-dir", type=click.Path(path_type=Path), help="On the disk to measure. [default: --out]")
-@click.option("--tasks", default=",".join(accuracy.TASKS), help="lm-eval's tasks; empty for none.")
+@click.option("--tasks", default=",".join(plan.TASKS), help="lm-eval's tasks; empty for none.")
 @click.option("--streams", default="1,4", help="Conversations at a time.")
 @click.option("--threads", default="", help="Threads of the disk tier. [default: 4,16; with --quick: 4]")
 @click.option("--conversations", type=click.IntRange(1), help="A phase. [default: 6; with --quick: 4]")
@@ -152,19 +142,19 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
         chosen = plan.make(
             parse_arms(arms),
             quick=quick,
-            tasks=accuracy.parse_tasks(tasks),
+            tasks=lm_eval.parse_tasks(tasks, plan.TASKS),
             seed=seed,
-            streams=_numbers(streams, "--streams") or (1, 4),
-            threads=_numbers(threads, "--threads"),
+            streams=numbers(streams, "--streams") or (1, 4),
+            threads=numbers(threads, "--threads"),
             conversations=conversations,
             documents=documents,
             servers_at_once=plan.SERVERS_AT_ONCE if environment.has_memory(TWO_SERVERS_BYTES) else 1,
         )
-        out_dir = _writable(out, "--out")
+        out_dir = writable(out, "--out")
         options = Options(
             plan=chosen,
             out_dir=out_dir,
-            work_dir=_writable(work_dir, "--work-dir") if work_dir else out_dir,
+            work_dir=writable(work_dir, "--work-dir") if work_dir else out_dir,
             model_dir=checked_target[1] if checked_target else model.check(model_dir) if model_dir else None,
             dtype=environment.fast_dtype(),
             server_timeout_s=server_timeout_s,

@@ -12,7 +12,8 @@ from typing import Final
 import psutil
 from rich.console import Console
 
-from harness import accuracy, completions, environment, load, model, storage, vllm_metrics
+from harness import completions, environment, load, model, storage, vllm_metrics
+from harness.accuracy import lm_eval
 from harness.arms import TARGET, TOKENS_PER_CHUNK
 from harness.errors import HarnessError
 from harness.phases import Phases, Subject, Tools
@@ -74,13 +75,13 @@ class Bench:
             progress = stack.enter_context(Progress(self._console, [_SECONDS_PREPARE, *seconds]))
             with progress.step("load the tools, make the model and the documents"):
                 model_dir = options.model_dir or model.ensure(
-                    _directory(options.out_dir / "logs"),
+                    ensure_dir(options.out_dir / "logs"),
                     lambda: progress.note("making the model in the cache, once: half a minute"),
                 )
                 chunk_size_bytes = model.shape(model_dir).kv_bytes_per_token(options.dtype) * TOKENS_PER_CHUNK
                 storage.require_disk(options.work_dir, options.plan.disk_bytes(chunk_size_bytes))
                 tools = _load_tools(stack, options, model_dir)
-            tiers = stack.enter_context(_scratch(options.work_dir, options.keep))
+            tiers = stack.enter_context(scratch(options.work_dir, options.keep))
             setting = _Setting(model_dir, chunk_size_bytes, tiers, tools, progress)
             for group in groups:
                 self._run_group(group, setting)
@@ -119,7 +120,7 @@ class Bench:
     def _start(self, block: Block, setting: "_Setting", stack: ExitStack) -> tuple[Server, str]:
         """Start a block's server; return it, and what is in the page cache of its directory."""
         options = self._options
-        root_dir = _directory(setting.root_dir(block))
+        root_dir = ensure_dir(setting.root_dir(block))
         page_cache = "nothing to read yet" if block.arm.offloads else "not used"
         if block.stage == WARM:
             page_cache = f"evicted before warm, {storage.evict(root_dir):.1%} stayed"
@@ -237,25 +238,26 @@ def _target_seconds(plan_: Plan) -> Iterator[float]:
 
 def _load_tools(stack: ExitStack, options: Options, tokenizer: Path) -> Tools:
     """Load the tools and make the documents, so that no measurement waits for either."""
-    tools_dir = _directory(options.out_dir / "logs")
+    tools_dir = ensure_dir(options.out_dir / "logs")
     guidellm = stack.enter_context(Tool("guidellm", tools_dir, load.ENVIRONMENT))
-    lm_eval = None
+    asking = None
     if options.plan.questions:
-        lm_eval = stack.enter_context(Tool("lm-eval", tools_dir, accuracy.environment(tools_dir)))
+        asking = stack.enter_context(Tool("lm-eval", tools_dir, lm_eval.environment(tools_dir)))
         for asked in options.plan.questions:
-            accuracy.prepare(lm_eval, tokenizer, asked)
-        lm_eval.wait(_PREPARE_TIMEOUT_S)
+            lm_eval.prepare(asking, tokenizer, asked)
+        asking.wait(_PREPARE_TIMEOUT_S)
     guidellm.version()
-    return Tools(guidellm, lm_eval, tokenizer, _directory(options.out_dir / "raw"))
+    return Tools(guidellm, asking, tokenizer, ensure_dir(options.out_dir / "raw"))
 
 
-def _directory(path: Path) -> Path:
+def ensure_dir(path: Path) -> Path:
+    """Make a directory, if it is not there, and return it."""
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 @contextmanager
-def _scratch(work_dir: Path, keep: bool) -> Iterator[Path]:
+def scratch(work_dir: Path, keep: bool) -> Iterator[Path]:
     """Make a directory for the tiers that goes at the end.
 
     When the end is a SIGKILL, it goes at the start of the next run in the same place.

@@ -69,7 +69,7 @@ def of_arm(arm: Arm, log: Path) -> dict[str, object]:
         arm: The arm.
         log: Its server's log.
     """
-    if not arm.offloads:
+    if not arm.offloads:  # host memory alone included: nothing is read or written
         return {"engine": "none", "io_backend": "none", "o_direct": False}
     text = log.read_text(encoding="utf-8", errors="replace")
     refused = any("WARNING" in line and "O_DIRECT" in line for line in text.splitlines())

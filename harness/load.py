@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -39,6 +39,8 @@ class Workload:
         output_tokens: What the model answers to each.
         turns: Requests a conversation.
         conversations: How many are held; with `turns`, the number of requests.
+        spread: Lengths that vary, under guidellm's own names such as `prompt_tokens_min`.
+        duration_s: After which no conversation is held any more; 0 is never.
     """
 
     prefix_tokens: int
@@ -47,6 +49,8 @@ class Workload:
     output_tokens: int
     turns: int
     conversations: int
+    spread: Mapping[str, int] = field(default_factory=dict)
+    duration_s: float = 0.0
 
     @property
     def requests(self) -> int:
@@ -55,8 +59,16 @@ class Workload:
 
     @property
     def conversation_tokens(self) -> int:
-        """Length of a conversation at its end."""
-        return self.prefix_tokens + self.turns * (self.prompt_tokens + self.output_tokens)
+        """Length of the longest conversation at its end."""
+        prompt = self._longest("prompt_tokens", self.prompt_tokens)
+        first = self._longest("first_prompt_tokens", prompt)
+        output = self._longest("output_tokens", self.output_tokens)
+        return self.prefix_tokens + first + (self.turns - 1) * prompt + self.turns * output
+
+    def _longest(self, name: str, mean: int) -> int:
+        """Return the most tokens that guidellm makes of a length: its bound, or five deviations."""
+        mean = self.spread.get(name, mean)
+        return self.spread.get(f"{name}_max", mean + 5 * self.spread.get(f"{name}_stdev", 0))
 
     def as_data(self) -> str:
         """Return guidellm's `--data` for it."""
@@ -66,6 +78,7 @@ class Workload:
                 "prompt_tokens": self.prompt_tokens,
                 "output_tokens": self.output_tokens,
                 "turns": self.turns,
+                **self.spread,
                 "prefix_buckets": [
                     {
                         "bucket_weight": 100,
@@ -85,13 +98,20 @@ class LoadResult:
         ttft_ms_by_turn: Turn (from 1) to the time to first token of each of its requests.
         requests_per_s: Over the whole run.
         output_tokens_per_s: Over the whole run.
-        prompts: A digest of the conversations' first prompts: equal ones asked the same.
+        total_tokens_per_s: Of prompts and answers, over the whole run.
+        request_latency_ms: From sending to the last token, of each request.
+        inter_token_latency_ms: Mean of each request with more than one token.
+        prompts: A digest of the conversations' first prompts: equal ones asked the same. A run that its
+            time ended has no set of prompts, and says that instead.
         shared_prefixes: First prompts whose prefix another first prompt had before.
     """
 
     ttft_ms_by_turn: Mapping[int, Sequence[float]]
     requests_per_s: float
     output_tokens_per_s: float
+    total_tokens_per_s: float
+    request_latency_ms: Sequence[float]
+    inter_token_latency_ms: Sequence[float]
     prompts: str
     shared_prefixes: int
 
@@ -115,6 +135,11 @@ def command_line(
         f"kind=concurrent,streams={streams}",
         "--constraint",
         f"kind=max_requests,count={workload.requests}",
+        *(
+            ["--constraint", f"kind=max_duration,seconds={workload.duration_s}"]
+            if workload.duration_s
+            else []
+        ),
         "--seed",
         f"kind=static,value={seed}",
         "--tokenizer",
@@ -168,7 +193,7 @@ def parse(path: Path, workload: Workload) -> LoadResult:
 
     guidellm 0.8 tells its end before it hands over the last answer, so that it now and then misses the one
     that came last, always a last turn. Such a run counts: every first turn is there, and what is missing is
-    missing in requests and time alike.
+    missing in requests and time alike. Requests that the end of a run's time has cut off are left out.
 
     Raises:
         LoadError: A request failed, or more than one has no record.
@@ -179,16 +204,25 @@ def parse(path: Path, workload: Workload) -> LoadResult:
         (benchmark,) = report["benchmarks"]
         outcomes = benchmark["requests"]
         succeeded = cast("list[dict[str, Any]]", outcomes["successful"])
-        failed = [*outcomes["errored"], *outcomes["incomplete"]]
-        errors = Counter(str(request["info"]["error"]) for request in failed)
+        unfinished = cast("list[dict[str, Any]]", outcomes["incomplete"])
         duration_s = float(benchmark["duration"])
+        # Only the end of its time leaves more than the one answer out that guidellm may miss.
+        cut = 0 < workload.duration_s <= duration_s + 1 and len(succeeded) < workload.requests - 1
+        failed = [*outcomes["errored"], *([] if cut else unfinished)]
+        errors = Counter(str(request["info"]["error"]) for request in failed)
         by_turn: dict[int, list[float]] = {}
-        output_tokens = 0
+        latencies_ms = []
+        gaps_ms = []
+        output_tokens = total_tokens = 0
         first_prompts = []
         for request in succeeded:
             turn = int(request["info"]["turn_index"]) + 1
             by_turn.setdefault(turn, []).append(float(request["time_to_first_token_ms"]))
+            latencies_ms.append(1e3 * float(request["request_latency"]))
             output_tokens += int(request["output_tokens"])
+            total_tokens += int(request["total_tokens"])
+            if request["inter_token_latency_ms"] is not None:
+                gaps_ms.append(float(request["inter_token_latency_ms"]))
             if turn == 1:
                 first_prompts.append(str(json.loads(request["request_args"])["body"]["prompt"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -197,7 +231,7 @@ def parse(path: Path, workload: Workload) -> LoadResult:
             "version, or adapt harness/load.py to the new one"
         ) from error
     complete = len(by_turn.get(1, ())) == workload.conversations and len(succeeded) >= workload.requests - 1
-    if failed or not complete:
+    if failed or not (complete or (cut and succeeded)):
         reasons = "; ".join(f"{count} times {error}" for error, count in errors.most_common(3)) or "no reason"
         raise LoadError(
             f"guidellm: {len(succeeded)} of {workload.requests} requests succeeded ({reasons}); all of it is "
@@ -208,6 +242,13 @@ def parse(path: Path, workload: Workload) -> LoadResult:
         ttft_ms_by_turn={turn: by_turn[turn] for turn in sorted(by_turn)},
         requests_per_s=len(succeeded) / duration_s,
         output_tokens_per_s=output_tokens / duration_s,
-        prompts=hashlib.sha256("\0".join(sorted(first_prompts)).encode()).hexdigest()[:12],
+        total_tokens_per_s=total_tokens / duration_s,
+        request_latency_ms=latencies_ms,
+        inter_token_latency_ms=gaps_ms,
+        prompts=f"what {workload.duration_s:g} s held" if cut else _digest(first_prompts),
         shared_prefixes=len(first_prompts) - len(prefixes),
     )
+
+
+def _digest(prompts: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(sorted(prompts)).encode()).hexdigest()[:12]

@@ -1,12 +1,13 @@
 """Measure one server: its load phases, its answers, and where its prompt tokens came from."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from harness import accuracy, completions, load, vllm_metrics
-from harness.accuracy import AccuracyResult, Questions
+from harness import completions, load, vllm_metrics
+from harness.accuracy import lm_eval
+from harness.accuracy.lm_eval import AccuracyResult, Questions
 from harness.arms import TOKENS_PER_CHUNK
 from harness.damage import damage_chunks
 from harness.plan import DAMAGED, Plan
@@ -104,7 +105,8 @@ class Phases:
         title = f"{subject.title}: {phase}, {streams} stream{'s' if streams > 1 else ''}"
         output = self._tools.raw_dir / f"{subject.name}-{phase}-s{streams}.guidellm.json"
         with self._progress.step(title):
-            result, traffic, read_bytes = self._observe(
+            result, traffic, read_bytes = observe(
+                subject,
                 lambda: load.run(
                     self._tools.guidellm,
                     subject.base_url,
@@ -113,7 +115,7 @@ class Phases:
                     streams,
                     self._plan.seed_for(streams),
                     output,
-                )
+                ),
             )
         case: dict[str, Scalar] = {
             "phase": phase,
@@ -131,19 +133,20 @@ class Phases:
 
     def accuracy(self, phase: str, asked: Questions) -> None:
         """Ask a task's documents; records of every score and of where tokens came from."""
-        subject, lm_eval = self._subject, self._tools.lm_eval
-        assert lm_eval is not None
+        subject, tool = self._subject, self._tools.lm_eval
+        assert tool is not None
         output = self._tools.raw_dir / f"{subject.name}-{phase}-{asked.task}.lm-eval.jsonl"
         with self._progress.step(f"{subject.title}: {phase}, {asked.task}"):
-            result, traffic, read_bytes = self._observe(
-                lambda: accuracy.run(
-                    lm_eval,
+            result, traffic, read_bytes = observe(
+                subject,
+                lambda: lm_eval.run(
+                    tool,
                     subject.base_url,
                     subject.model_name,
                     self._tools.tokenizer,
                     asked,
                     output,
-                )
+                ),
             )
         answers = result.part(0, self._documents_of(asked.task))
         case = self._accuracy_case(phase, asked.task, answers)
@@ -155,21 +158,22 @@ class Phases:
 
     def control(self, asked: Questions) -> None:
         """Damage all chunks on disk and ask documents of which host memory has none."""
-        subject, lm_eval = self._subject, self._tools.lm_eval
-        assert lm_eval is not None
+        subject, tool = self._subject, self._tools.lm_eval
+        assert tool is not None
         assert subject.root_dir is not None
         output = self._tools.raw_dir / f"{subject.name}-{DAMAGED}-{asked.task}.lm-eval.jsonl"
         with self._progress.step(f"{subject.title}: {DAMAGED}, {asked.task}"):
             damaged = damage_chunks(subject.root_dir)
-            result, traffic, _ = self._observe(
-                lambda: accuracy.run(
-                    lm_eval,
+            result, traffic, _ = observe(
+                subject,
+                lambda: lm_eval.run(
+                    tool,
                     subject.base_url,
                     subject.model_name,
                     self._tools.tokenizer,
                     asked,
                     output,
-                )
+                ),
             )
         case = self._record_control(DAMAGED, asked, result)
         self._record(case, "control_damaged_files", [damaged])
@@ -190,41 +194,53 @@ class Phases:
     def _accuracy_case(self, phase: str, task: str, result: AccuracyResult) -> dict[str, Scalar]:
         return {
             "phase": phase,
-            "streams": accuracy.CONCURRENCY,
+            "streams": lm_eval.CONCURRENCY,
             "threads": self._subject.n_threads,
             "task": task,
             "inputs": result.documents,
         }
 
-    def _observe(self, measure: Callable[[], Result]) -> tuple[Result, Traffic | None, int | None]:
-        """Measure, and say what vLLM's counters and the kernel's saw meanwhile."""
-        subject = self._subject
-        before = vllm_metrics.settle(subject.base_url) if subject.has_metrics else None
-        read_before = subject.storage_read_bytes() if subject.storage_read_bytes else None
-        result = measure()
-        traffic = None
-        if before is not None:
-            traffic = vllm_metrics.traffic(before, vllm_metrics.settle(subject.base_url), TOKENS_PER_CHUNK)
-        read_bytes = None
-        if read_before is not None and subject.storage_read_bytes:
-            read_bytes = subject.storage_read_bytes() - read_before
-        return result, traffic, read_bytes
-
     def _record_traffic(
         self, case: Mapping[str, Scalar], traffic: Traffic | None, read_bytes: int | None
     ) -> None:
-        if traffic is not None:
-            self._record(case, "tier_hit_tokens", [traffic.tier_hit_tokens])
-            self._record(case, "host_hit_tokens", [traffic.host_hit_tokens])
-            self._record(case, "computed_tokens", [traffic.computed_tokens])
-            self._record(case, "tier_read_bytes", [traffic.read_bytes])
-            self._record(case, "tier_failed_jobs", [traffic.failed_jobs])
-            if traffic.retried_lookups is not None:
-                self._record(case, "tier_retried_lookups", [traffic.retried_lookups])
-            if traffic.engine_steps is not None:
-                self._record(case, "engine_steps", [traffic.engine_steps])
-        if read_bytes is not None:
-            self._record(case, "storage_read_bytes", [read_bytes])
+        for metric, value in traffic_metrics(traffic, read_bytes):
+            self._record(case, metric, [value])
 
     def _record(self, case: Mapping[str, Scalar], metric: str, values: Iterable[float]) -> None:
         self._log.append(measured(SUITE, case, self._subject.arm, metric, values, self._subject.env))
+
+
+def observe(subject: Subject, measure: Callable[[], Result]) -> tuple[Result, Traffic | None, int | None]:
+    """Measure, and say what vLLM's counters and the kernel's saw meanwhile.
+
+    Returns:
+        The measurement's own result, what vLLM counted, and what the server's processes had read from
+        storage; the last two are None where they are unknown.
+    """
+    before = vllm_metrics.settle(subject.base_url) if subject.has_metrics else None
+    read_before = subject.storage_read_bytes() if subject.storage_read_bytes else None
+    result = measure()
+    traffic = None
+    if before is not None:
+        traffic = vllm_metrics.traffic(before, vllm_metrics.settle(subject.base_url), TOKENS_PER_CHUNK)
+    read_bytes = None
+    if read_before is not None and subject.storage_read_bytes:
+        read_bytes = subject.storage_read_bytes() - read_before
+    return result, traffic, read_bytes
+
+
+def traffic_metrics(traffic: Traffic | None, read_bytes: int | None) -> Iterator[tuple[str, float]]:
+    """Yield the metrics, and their values, of what `observe` saw beside the measurement."""
+    if traffic is not None:
+        yield "tier_hit_tokens", traffic.tier_hit_tokens
+        yield "host_hit_tokens", traffic.host_hit_tokens
+        yield "computed_tokens", traffic.computed_tokens
+        yield "tier_read_bytes", traffic.read_bytes
+        yield "tier_write_bytes", traffic.write_bytes
+        yield "tier_failed_jobs", traffic.failed_jobs
+        if traffic.retried_lookups is not None:
+            yield "tier_retried_lookups", traffic.retried_lookups
+        if traffic.engine_steps is not None:
+            yield "engine_steps", traffic.engine_steps
+    if read_bytes is not None:
+        yield "storage_read_bytes", read_bytes

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from harness.accuracy import Questions
+from harness.accuracy.lm_eval import Questions
 from harness.arms import TOKENS_PER_CHUNK, Arm
 from harness.load import Workload
 
@@ -24,6 +24,7 @@ _DEFAULT_LOAD: Final = Workload(
 )
 _QUICK_LOAD: Final = dataclasses.replace(_DEFAULT_LOAD, prefix_tokens=384, conversations=4)
 _DEFAULT_QUESTIONS: Final = (Questions("niah_single_1", 1024, 4), Questions("ruler_vt", 1024, 4))
+TASKS: Final = tuple(asked.task for asked in _DEFAULT_QUESTIONS)
 # One task: each call of lm-eval takes some seconds beside its documents, and ruler_vt cannot make short ones.
 _QUICK_QUESTIONS: Final = (Questions("niah_single_1", 512, 2),)
 # All of them damaged, so that few tell.

@@ -73,6 +73,12 @@ class Progress:
         if self._live is not None:
             self._live.update(self._task, completed=sum(self._estimates_s[: self._done]))
 
+    def skip(self, count: int) -> None:
+        """Take the next steps off the list: they are not needed."""
+        del self._estimates_s[self._done : self._done + count]
+        if self._live is not None:
+            self._live.update(self._task, total=sum(self._estimates_s))
+
     def note(self, text: str) -> None:
         """Print a line above the live one."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -22,22 +22,42 @@ UNITS: Final[Mapping[str, tuple[str, str]]] = {
     "requests_per_s": ("1/s", HIGHER),
     "ttft_ms": ("ms", LOWER),
     "output_tokens_per_s": ("tokens/s", HIGHER),
+    "total_tokens_per_s": ("tokens/s", HIGHER),
+    "request_latency_ms": ("ms", LOWER),
+    "inter_token_latency_ms": ("ms", LOWER),
     "accuracy": ("score", HIGHER),
     "tier_hit_tokens": ("tokens", HIGHER),
     "host_hit_tokens": ("tokens", HIGHER),
     "computed_tokens": ("tokens", LOWER),
     "tier_read_bytes": ("bytes", HIGHER),
+    "tier_write_bytes": ("bytes", HIGHER),
     "storage_read_bytes": ("bytes", HIGHER),
     "tier_failed_jobs": ("jobs", LOWER),
     "tier_retried_lookups": ("lookups", LOWER),
     "engine_steps": ("steps", LOWER),
     "shared_prefixes": ("prompts", LOWER),
+    # That the tier found damaged though nobody had damaged them.
+    "damaged_chunks": ("chunks", LOWER),
     # Of chunks that were damaged on disk on purpose.
     "control_accuracy": ("score", HIGHER),
     "control_damaged_files": ("files", HIGHER),
     "control_damaged_chunks": ("chunks", HIGHER),
     "control_tier_hit_tokens": ("tokens", LOWER),
     "control_failed_jobs": ("jobs", LOWER),
+    # Of the gate of revisions: one value a burst.
+    "wall_us_per_op": ("us", LOWER),
+    "cpu_us_per_op": ("us", LOWER),
+    # Samples taken while a phase ran, `interval_s` of the case apart; the device is the whole machine's.
+    "disk_read_mb_per_s": ("MB/s", HIGHER),
+    "disk_write_mb_per_s": ("MB/s", HIGHER),
+    "disk_busy_percent": ("%", HIGHER),
+    "disk_used_bytes": ("bytes", LOWER),
+    "cpu_percent": ("%", LOWER),
+    # 1 where a greedy answer is the same text as the baseline's, 0 where it is not.
+    "answers_identical": ("answers", HIGHER),
+    "control_answers_identical": ("answers", HIGHER),
+    # How likely it is that damage of so many chunks fails the gate, by the power calculation.
+    "control_power": ("probability", HIGHER),
 }
 
 
@@ -120,10 +140,14 @@ class RecordLog:
 
     def append(self, record: Record) -> None:
         """Write one line; a reader never sees half of it unless the machine stops."""
-        line = json.dumps(asdict(record), allow_nan=False) + "\n"
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
-        self.records.append(record)
+        self.extend([record])
+
+    def extend(self, records: Sequence[Record]) -> None:
+        """Write lines that belong together in one call: an interrupted run has all or none of them."""
+        lines = "".join(json.dumps(asdict(record), allow_nan=False) + "\n" for record in records)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(lines.encode())
+        self.records += records
 
 
 def read(path: Path) -> list[Record]:

@@ -77,7 +77,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def vllm_spec(
+def vllm_spec(  # noqa: PLR0913 - a server has many knobs
     arm: Arm,
     model_dir: Path,
     root_dir: Path,
@@ -87,6 +87,8 @@ def vllm_spec(
     cpu_bytes_to_use: int,
     log_path: Path,
     ready_timeout_s: float,
+    n_write_threads: int | None = None,
+    options: Sequence[str] = (),
 ) -> ServerSpec:
     """Return how to start vLLM for an arm on a free port.
 
@@ -94,11 +96,13 @@ def vllm_spec(
         arm: The arm.
         model_dir: The model.
         root_dir: The disk tier's directory.
-        n_threads: The disk tier's read threads, and as many write threads.
+        n_threads: The disk tier's read threads.
         dtype: Number format of the model and of its KV cache.
         cpu_bytes_to_use: Size of the primary tier.
         log_path: Gets the server's output.
         ready_timeout_s: How long it may take to start.
+        n_write_threads: The disk tier's write threads; None means as many.
+        options: More of vLLM's arguments; one that is given twice counts as it stands last.
     """
     port = free_port()
     engine_id = f"kvfs-bench-{os.getpid()}-{next(_numbers)}"
@@ -117,9 +121,10 @@ def vllm_spec(
         "--no-enable-prefix-caching",
         "--disable-uvicorn-access-log",
     ]
-    offload = arms.kv_transfer_config(arm, root_dir, n_threads, cpu_bytes_to_use, engine_id)
+    offload = arms.kv_transfer_config(arm, root_dir, n_threads, cpu_bytes_to_use, engine_id, n_write_threads)
     if offload is not None:
         command.append(f"--kv-transfer-config={offload}")
+    command += options
     return ServerSpec(
         command=command,
         base_url=f"http://127.0.0.1:{port}",

@@ -40,6 +40,15 @@ def load_guidellm() -> Tool:
     return run
 
 
+def _catalogue_of_local_data(catalogue: Path, task: str, data_dir: str) -> Path:
+    """Return a directory with the same task whose documents come from a local directory."""
+    directory = Path.cwd() / f"{task}-local"
+    directory.mkdir(exist_ok=True)
+    task_file = {"include": str(catalogue / f"{task}.yaml"), "task": task, "dataset_path": data_dir}
+    (directory / f"{task}.yaml").write_text(json.dumps(task_file), encoding="utf-8")
+    return directory
+
+
 def load_lm_eval() -> Tool:
     """Import lm-eval and return a function that evaluates one task against a server.
 
@@ -55,11 +64,14 @@ def load_lm_eval() -> Tool:
 
     assert openai_completions
     loaded_tasks: dict[str, Any] = {}
-    catalogue = Path(lm_eval.__file__).parent / "tasks" / "ruler"
+    catalogues = Path(lm_eval.__file__).parent / "tasks"
 
     def load(request: Request) -> Any:  # noqa: ANN401 - lm-eval's own mapping
-        key = json.dumps([request["task"], request["sequence_tokens"], request["tokenizer"]])
+        key = json.dumps([request[name] for name in ("task", "sequence_tokens", "tokenizer", "data_dir")])
         if key not in loaded_tasks:
+            catalogue = catalogues / request["catalogue"]
+            if request["data_dir"]:
+                catalogue = _catalogue_of_local_data(catalogue, request["task"], request["data_dir"])
             random.seed(SEED)
             np.random.seed(SEED)  # noqa: NPY002 - lm-eval's generators draw from it
             manager = TaskManager(
@@ -72,8 +84,7 @@ def load_lm_eval() -> Tool:
             )
             loaded = manager.load([request["task"]])
             for task in loaded["tasks"].values():
-                task.set_config(key="num_fewshot", value=0)
-                task.set_fewshot_seed(seed=SEED)
+                task.set_config(key="num_fewshot", value=request["examples"])
             loaded_tasks[key] = loaded
         return loaded_tasks[key]
 
@@ -83,6 +94,8 @@ def load_lm_eval() -> Tool:
             return
         for task in loaded["tasks"].values():
             task.set_config(key="generation_kwargs", value=dict(request["gen_kwargs"]), update=True)
+            # Each run draws the examples anew; every server is to get the same.
+            task.set_fewshot_seed(seed=SEED)
         # What `simple_evaluate` does beside this is mostly to describe the machine: 14 s each time.
         model = get_model("local-completions").create_from_arg_obj(dict(request["model_args"]), {})
         results = evaluate(

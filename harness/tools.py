@@ -56,6 +56,11 @@ class Tool:
     ) -> None:
         self._process.kill()  # it holds nothing that would have to be saved
 
+    @property
+    def log_path(self) -> Path:
+        """Where it logs."""
+        return self._process.log_path
+
     def version(self) -> str:
         """Return the tool's version; waits until it is loaded.
 
@@ -96,8 +101,9 @@ class Tool:
         """
         self.version()
         while self._unanswered:
-            self._answer(timeout_s)
+            # An answer that says that it failed is one, too.
             self._unanswered -= 1
+            self._answer(timeout_s)
 
     def _answer(self, timeout_s: float) -> Mapping[str, object]:
         deadline = time.monotonic() + timeout_s

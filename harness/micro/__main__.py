@@ -19,6 +19,7 @@ from harness.micro.options import DECLARED, Options
 from harness.micro.session import Outcome, Session, Step
 from harness.micro.summary import Line
 from harness.records import RecordLog
+from harness.verdicts import PASS
 
 _RUNS_FOR_A_VERDICT: Final = 7
 # Memory, or a file system on top of another one whose costs are not a disk's.
@@ -164,7 +165,7 @@ def _show_verdicts(
     console: Console, lines: Sequence[Line], outcome: Outcome, out: Path, *, strict: bool
 ) -> bool:
     """Judge what was measured, with `strict` also what was not; return whether all passed."""
-    demands = gates.read()
+    demands = gates.read(suite=gates.suite_of(lines))
     if not strict:
         demands = gates.only_measured(demands, lines)
         if not demands:
@@ -175,7 +176,7 @@ def _show_verdicts(
     grid.print(console)
     with (out / _REPORT_NAME).open("a", encoding="utf-8") as report:
         report.write(f"\n## {grid.title}\n\n{grid.markdown()}\n")
-    passed = sum(verdict.answer == gates.PASS for verdict in verdicts)
+    passed = sum(verdict.answer == PASS for verdict in verdicts)
     console.print(f"{passed} of {len(verdicts)} cases pass their gates", highlight=False)
     return passed == len(verdicts)
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.micro.cases import PAGE_BYTES
+from kvfs.fallback.seals import Seal
 
 # What both vLLM's FileMapper and kvfs's Namespace derive the directory from, so that arms share files.
 FIELDS: Final[dict[str, object]] = {
@@ -93,17 +94,31 @@ class PrimaryBuffer:
 
     def reset(self, loaded_rows: int) -> None:
         """Put bytes that are no chunk's into the first rows, and chunk i into each row i after them."""
-        self._words[:loaded_rows].view(np.uint8).fill(_UNLIKE)
+        self.blank(loaded_rows)
         for row in range(loaded_rows, self.rows):
             self._content.write(row, self._words[row])
+
+    def blank(self, rows: int) -> None:
+        """Put bytes that are no chunk's into the first rows."""
+        self._words[:rows].view(np.uint8).fill(_UNLIKE)
 
     def wrong_rows(self, numbers: Iterable[tuple[int, int]]) -> list[int]:
         """Return the rows that do not hold what they should, of pairs (row, chunk's number)."""
         return [row for row, number in numbers if not self._content.is_in(number, self._words[row])]
 
 
-def write_files(base_path: str, content: Content, chunk_bytes: int, keys: Sequence[bytes]) -> list[Path]:
-    """Store chunk i under key i, past the page cache where that works, and return the files. Blocks."""
+def write_files(
+    base_path: str, content: Content, chunk_bytes: int, keys: Sequence[bytes], *, sealed: bool = False
+) -> list[Path]:
+    """Store chunk i under key i, past the page cache where that works, and return the files. Blocks.
+
+    Args:
+        base_path: The namespace's directory.
+        content: Of the chunks.
+        chunk_bytes: Size of each.
+        keys: Theirs.
+        sealed: Whether they get kvfs's checksums, which the file system must have attributes for.
+    """
     words = np.frombuffer(mmap.mmap(-1, chunk_bytes), dtype=np.uint64)
     paths = []
     for number, key in enumerate(keys):
@@ -111,6 +126,8 @@ def write_files(base_path: str, content: Content, chunk_bytes: int, keys: Sequen
         path = path_of(base_path, key)
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, words.data.cast("B"))
+        if sealed:
+            _seal(path, key, words.data.cast("B"))
         paths.append(path)
     return paths
 
@@ -125,6 +142,11 @@ def _write(path: Path, data: memoryview) -> None:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         _write_with(path, data, flags)
+
+
+def _seal(path: Path, key: bytes, data: memoryview) -> None:
+    with path.open("r+b") as file:
+        Seal(key, required=True).put(file.fileno(), data)
 
 
 def _write_with(path: Path, data: memoryview, flags: int) -> None:

@@ -28,14 +28,20 @@ _PARTS: Final = "*/*/*"
 
 
 @contextlib.contextmanager
-def own_directory(parent: Path) -> Iterator[Path]:
+def own_directory(parent: Path, prefix: str = "kvfs-micro") -> Iterator[Path]:
     """Make a directory in `parent`, which is made if it is missing, and remove it with all that is in it.
+
+    When the end is a SIGKILL, the next one of that prefix there removes it.
 
     Raises:
         OSError: It cannot be made or removed.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="kvfs-micro-", dir=parent))
+    for leftover in parent.glob(f"{prefix}-*-*"):
+        owner = leftover.name.removeprefix(f"{prefix}-").partition("-")[0]
+        if owner.isdecimal() and not Path("/proc", owner).exists():
+            shutil.rmtree(leftover, ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-", dir=parent))
     try:
         yield directory
     finally:

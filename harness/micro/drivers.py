@@ -61,7 +61,7 @@ class Driver(Protocol):
 class DriverModule(Protocol):
     """A module that holds one kind of driver."""
 
-    def make(self, root: Path, view: memoryview, threads: int, io: str) -> Driver:
+    def make(self, root: Path, view: memoryview, threads: int, io: str, checksum: str) -> Driver:
         """Return a driver with its threads started.
 
         Args:
@@ -69,6 +69,7 @@ class DriverModule(Protocol):
             view: The primary tier, int8, shape (rows, chunk_bytes).
             threads: For reads, and as many for writes.
             io: The I/O back end.
+            checksum: kvfs's option of that name.
 
         Raises:
             DriverError: It cannot be driven here.

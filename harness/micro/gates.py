@@ -13,12 +13,10 @@ from harness.micro.arms import FIO, STOCK, STOCK_AGAIN
 from harness.micro.cases import SUITE, Shape, parse_shape, parse_size
 from harness.micro.summary import Line, percentile
 from harness.report import Grid
+from harness.verdicts import INCONCLUSIVE, INVALID, PASS, REGRESSION
 
 FILE: Final = Path(__file__).resolve().parents[1] / "gates.toml"
-PASS: Final = "PASS"  # noqa: S105  no password
-REGRESSION: Final = "REGRESSION"
-INCONCLUSIVE: Final = "INCONCLUSIVE"
-INVALID: Final = "INVALID"
+CHECKSUMS: Final = "checksums"
 
 _RUNS_MIN: Final = 7
 _CONFIDENCE: Final = 0.95
@@ -128,6 +126,12 @@ def read(path: Path = FILE, suite: str = SUITE) -> list[Gate]:
         Gate(**{name: readers[name](value) if name in readers else value for name, value in table.items()})
         for table in tables
     ]
+
+
+def suite_of(lines: Sequence[Line]) -> str:
+    """Return whose gates are demands on a session: those of checksums, where it is about what they cost."""
+    bases = {gate.base_arm for gate in read(suite=CHECKSUMS)}
+    return CHECKSUMS if any(line.arm in bases for line in lines) else SUITE
 
 
 def judge(gates: Sequence[Gate], lines: Sequence[Line], unproven: Sequence[str] = ()) -> list[Verdict]:

@@ -22,12 +22,13 @@ _SCAN_POLL_S: Final = 0.001
 class KvfsDriver:
     """kvfs's engine, native or in Python."""
 
-    def __init__(self, root: Path, view: memoryview, threads: int, io: str) -> None:
+    def __init__(self, root: Path, view: memoryview, threads: int, io: str, checksum: str) -> None:
         options: dict[str, object] = {
             "root_dir": str(root),
             "n_read_threads": threads,
             "n_write_threads": threads,
             "max_queued_store_bytes": _NO_LIMIT_BYTES,
+            "checksum": checksum,
         }
         if io != IO_PYTHON:
             # Forced, so that a machine that does not have it refuses instead of measuring another one.
@@ -96,7 +97,7 @@ class KvfsDriver:
         self._engine.close()
 
 
-def make(root: Path, view: memoryview, threads: int, io: str) -> KvfsDriver:
+def make(root: Path, view: memoryview, threads: int, io: str, checksum: str) -> KvfsDriver:
     """Return kvfs's engine with its threads started.
 
     Raises:
@@ -104,7 +105,7 @@ def make(root: Path, view: memoryview, threads: int, io: str) -> KvfsDriver:
         OSError: The engine refuses the back end on this machine.
         ValueError: The configuration refuses it.
     """
-    return KvfsDriver(root, view, threads, io)
+    return KvfsDriver(root, view, threads, io, checksum)
 
 
 def _require_backend(wanted: str) -> str:

@@ -21,6 +21,8 @@ _STYLES: Final = {
     "fs-aa": ("#8c8c8c", "o", ":"),
     "kvfs (uring)": ("#d55e00", "D", "-"),
     "kvfs (psync)": ("#0072b2", "s", "-"),
+    "kvfs-unverified (uring)": ("#e69f00", "D", "--"),
+    "kvfs-unverified (psync)": ("#56b4e9", "s", "--"),
     "kvfs-fallback": ("#009e73", "^", "-"),
 }
 _LIMIT_COLOUR: Final = "#b8860b"

@@ -12,6 +12,7 @@ from harness.micro.cases import Case
 PROBE: Final = "probe"
 PREPARE: Final = "prepare"
 MEASURE: Final = "measure"
+REQUIRE: Final = "require"
 
 # Two lines in the middle of a traced run: the tracer is attached after the first, detached after the second.
 READY: Final = "ready"
@@ -34,6 +35,7 @@ class Request:
         io: The I/O path of the arm.
         root: Directory of the namespace.
         case: What to measure; to probe or prepare, its chunk size and threads.
+        checksum: kvfs's option of that name; to prepare, "require" seals the files.
         files: How many files lie there to be loaded, or are to be written.
         existing_leaves: Make the directories of stored chunks before the clock runs.
         traced: Stop before and after the measured part, for a tracer.
@@ -46,6 +48,7 @@ class Request:
     io: str
     root: str
     case: Case
+    checksum: str = "auto"
     files: int = 0
     existing_leaves: bool = False
     traced: bool = False

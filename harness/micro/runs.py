@@ -15,7 +15,7 @@ from typing import Final
 
 from harness.micro import chunks, directories, drivers, pagecache
 from harness.micro.cases import LOAD, MIXED, STORE, Case
-from harness.micro.requests import PREPARE, PROBE, Answer, Request, WorkerError
+from harness.micro.requests import PREPARE, PROBE, REQUIRE, Answer, Request, WorkerError
 from harness.micro.victim import Victim
 
 _LOAD_SEED: Final = 1
@@ -63,7 +63,7 @@ class Run:
         self.buffer = chunks.PrimaryBuffer(self._rows(), self._content, self.case.chunk_bytes)
         self.reset_buffer()
         self.driver = drivers.module_of(request.io).make(
-            self._root, self.buffer.view, self.case.threads, request.io
+            self._root, self.buffer.view, self.case.threads, request.io, request.checksum
         )
         self.answer = Answer()
         if self.case.op != LOAD:
@@ -354,10 +354,13 @@ def _prepare(request: Request) -> Answer:
     """Write the files that loads read, the same way for all arms, and take them out of the page cache."""
     case = request.case
     buffer = chunks.PrimaryBuffer(1, chunks.Content(case.chunk_bytes, _CONTENT_SEED), case.chunk_bytes)
-    driver = drivers.module_of(request.io).make(Path(request.root), buffer.view, 1, request.io)
+    driver = drivers.module_of(request.io).make(
+        Path(request.root), buffer.view, 1, request.io, request.checksum
+    )
     base_path = driver.base_path
     driver.close()
     keys = [chunks.key_of(_LOAD_SEED, number) for number in range(request.files)]
     content = chunks.Content(case.chunk_bytes, _CONTENT_SEED)
-    pagecache.drop(chunks.write_files(base_path, content, case.chunk_bytes, keys))
+    sealed = request.checksum == REQUIRE
+    pagecache.drop(chunks.write_files(base_path, content, case.chunk_bytes, keys, sealed=sealed))
     return Answer(chunks=len(keys))

@@ -11,13 +11,13 @@ from typing import Final
 
 from harness import environment, storage
 from harness.errors import HarnessError, UsageError
-from harness.micro import syscalls
+from harness.micro import arms, syscalls
 from harness.micro.arms import FIO, Arm
 from harness.micro.cases import MIXED, STORE, Case, Limits, size_text
 from harness.micro.collect import Collector
 from harness.micro.directories import own_directory, retire, run_directory
 from harness.micro.fio import Fio, FioRun
-from harness.micro.requests import MEASURE, PREPARE, PROBE, Answer, Request
+from harness.micro.requests import MEASURE, PREPARE, PROBE, REQUIRE, Answer, Request
 from harness.micro.worker_process import WorkerProcess
 from harness.records import RecordLog
 
@@ -214,7 +214,9 @@ class Session:
             else:
                 with run_directory(self._root) as root:
                     case = Case(STORE, self._plan.cases[0].chunk_bytes, 1, 1, 1)
-                    self._workers[arm.worker].ask(Request(PROBE, arm.io, str(root), case), _TIMEOUT_S)
+                    self._workers[arm.worker].ask(
+                        Request(PROBE, arm.io, str(root), case, arm.checksum), _TIMEOUT_S
+                    )
         except HarnessError as error:
             where = self.outcome.missing if arm.optional else self.outcome.failures
             where.append(f"{arm.label}: {error}")
@@ -239,7 +241,8 @@ class Session:
         self._loaded_chunk_bytes = case.chunk_bytes
         self._report(Step(f"writing {self._loaded_files} files of {size_text(case.chunk_bytes)}"))
         arm = next(arm for arm in self._arms if arm != FIO)
-        request = Request(PREPARE, arm.io, str(self._load_root), case, files=self._loaded_files)
+        checksum = REQUIRE if arms.wants_seals(self._arms) else arm.checksum
+        request = Request(PREPARE, arm.io, str(self._load_root), case, checksum, files=self._loaded_files)
         self._workers[arm.worker].ask(request, _timeout_s(self._loaded_files, case.chunk_bytes))
 
     def _measure(self, case: Case) -> None:
@@ -305,6 +308,7 @@ class Session:
             arm.io,
             str(root),
             case,
+            arm.checksum,
             files=self._loaded_files if case.loads else 0,
             existing_leaves=self._plan.existing_leaves,
             traced=traced,

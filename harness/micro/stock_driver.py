@@ -85,7 +85,7 @@ class StockDriver:
         self._ended[job_id] = time.perf_counter()
 
 
-def make(root: Path, view: memoryview, threads: int, io: str) -> StockDriver:
-    """Return vLLM's tier with its threads started; it has but one `io`."""
-    del io
+def make(root: Path, view: memoryview, threads: int, io: str, checksum: str) -> StockDriver:
+    """Return vLLM's tier with its threads started; it has but one `io`, and no checksums."""
+    del io, checksum
     return StockDriver(root, view, threads)

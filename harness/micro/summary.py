@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from harness.micro.arms import FIO, STOCK
+from harness.micro.arms import STOCK
+from harness.micro.arms import label_of as arm_label
 from harness.micro.cases import LOAD, MIXED, OPS, STORE, Shape, size_text, threads_text
 from harness.micro.lookup_cases import label_of, text_of
 from harness.records import Record
@@ -112,7 +113,7 @@ def _place_of(record: Record) -> tuple[Group, str]:
         shape=None if jobs is None else Shape(int(str(jobs)), int(str(chunks_per_job))),
         threads=None if threads is None else int(str(threads)),
     )
-    return group, f"{record.arm} ({case['io']})" if record.arm in ("kvfs", FIO.name) else record.arm
+    return group, arm_label(record.arm, str(case["io"]))
 
 
 def ratio(line: Line, base: Line | None, metric: str) -> float | None:

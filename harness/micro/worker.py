@@ -10,7 +10,6 @@ import ctypes
 import faulthandler
 import gc
 import importlib
-import json
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Final, cast
 from harness.errors import HarnessError
 from harness.micro import drivers, runs
 from harness.micro.cases import LOOKUP
+from harness.micro.channel import Channel, read_line
 from harness.micro.requests import (
     BEGIN_MARK,
     DONE,
@@ -37,40 +37,10 @@ _PR_SET_PTRACER_ANY: Final = -1
 _ATTACH_SETTLE_S: Final = 0.1
 
 
-class _Channel:
-    """The worker's answers, on a descriptor that nothing else writes to."""
-
-    def __init__(self) -> None:
-        self._out = os.dup(1)
-        # Loggers that print to standard output go to the log instead.
-        os.dup2(2, 1)
-
-    def say(self, line: bytes) -> None:
-        while line:
-            line = line[os.write(self._out, line) :]
-
-    def say_status(self, status: str, **values: object) -> None:
-        self.say(json.dumps({"status": status, **values}).encode() + b"\n")
-
-    def say_error(self, text: str) -> None:
-        self.say(json.dumps({"error": text}).encode() + b"\n")
-
-
-def _read_line() -> bytes:
-    """Read one line without taking more: the next one may be for another process."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            return b""
-        line += byte
-    return line
-
-
 class _TraceStops(runs.Trace):
     """Stops for a tracer around the measured part and marks it with calls of its own."""
 
-    def __init__(self, channel: _Channel) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._stopped = False
 
@@ -78,17 +48,17 @@ class _TraceStops(runs.Trace):
         # Where tracing is limited to descendants, this allows the session's tracer.
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(_PR_SET_PTRACER_ANY), 0, 0, 0)
         self._channel.say_status(READY, pid=os.getpid())
-        _read_line()
+        read_line()
         time.sleep(_ATTACH_SETTLE_S)
         os.access(BEGIN_MARK, os.F_OK)
 
     def end(self) -> None:
         os.access(END_MARK, os.F_OK)
         self._channel.say_status(DONE)
-        _read_line()
+        read_line()
 
 
-def _importing(io: str, channel: _Channel) -> Callable[[bytes], bytes]:
+def _importing(io: str, channel: Channel) -> Callable[[bytes], bytes]:
     """Import what runs of an I/O path need, or lookups; return what answers a request's line.
 
     Raises:
@@ -107,7 +77,7 @@ def _importing(io: str, channel: _Channel) -> Callable[[bytes], bytes]:
     return answer
 
 
-def _run_child(line: bytes, channel: _Channel, answer: Callable[[bytes], bytes]) -> None:
+def _run_child(line: bytes, channel: Channel, answer: Callable[[bytes], bytes]) -> None:
     try:
         answered = answer(line)
     except (HarnessError, OSError, ValueError) as error:
@@ -117,7 +87,7 @@ def _run_child(line: bytes, channel: _Channel, answer: Callable[[bytes], bytes])
         channel.say(answered)
 
 
-def _fork_run(line: bytes, channel: _Channel, answer: Callable[[bytes], bytes]) -> None:
+def _fork_run(line: bytes, channel: Channel, answer: Callable[[bytes], bytes]) -> None:
     child = os.fork()
     if child == 0:
         status = 1
@@ -138,7 +108,7 @@ def _fork_run(line: bytes, channel: _Channel, answer: Callable[[bytes], bytes]) 
 
 def main(arguments: list[str]) -> int:
     """Serve until standard input ends."""
-    channel = _Channel()
+    channel = Channel()
     faulthandler.enable()
     if len(arguments) != 1:
         raise SystemExit("usage: python -m harness.micro.worker IO < requests")
@@ -151,7 +121,7 @@ def main(arguments: list[str]) -> int:
     gc.collect()
     gc.freeze()
     channel.say_status(READY, pid=os.getpid())
-    while line := _read_line():
+    while line := read_line():
         _fork_run(line, channel, answer)
     return 0
 

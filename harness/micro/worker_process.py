@@ -19,9 +19,10 @@ from harness.processes import GuardedProcess
 # The harness may lie in a source tree whose kvfs has no extension: it goes last on the worker's path, so that
 # an installed wheel answers `import kvfs`.
 _PROGRAM: Final = (
-    "import sys; sys.path.append(sys.argv.pop(1)); from harness.micro import worker; "
-    "sys.exit(worker.main(sys.argv[1:]))"
+    "import importlib, sys; sys.path.append(sys.argv.pop(1)); "
+    "sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))"
 )
+_MODULE: Final = "harness.micro.worker"
 _SOURCE_ROOT: Final = Path(harness.__file__).resolve().parents[1]
 _START_TIMEOUT_S: Final = 300.0
 # One thread a pool is enough for NumPy's copies, and fewer threads are there when runs are forked.
@@ -40,14 +41,22 @@ class WorkerProcess:
 
     Args:
         name: The log's name.
-        io: The I/O path, see `drivers.py`.
+        argument: Of the module's `main`; here the I/O path, see `drivers.py`.
         environment: Variables beside the inherited ones.
         log_dir: Gets the worker's log.
+        module: What the process runs, and answers requests.
     """
 
-    def __init__(self, name: str, io: str, environment: Mapping[str, str], log_dir: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        argument: str,
+        environment: Mapping[str, str],
+        log_dir: Path,
+        module: str = _MODULE,
+    ) -> None:
         self._name = name
-        self._io = io
+        self._arguments = (module, argument)
         self._environment = environment
         self._log_dir = log_dir
         self._start()
@@ -56,7 +65,7 @@ class WorkerProcess:
         self._received = b""
         self._ready = False
         self._process = GuardedProcess(
-            [sys.executable, "-c", _PROGRAM, str(_SOURCE_ROOT), self._io],
+            [sys.executable, "-c", _PROGRAM, str(_SOURCE_ROOT), *self._arguments],
             log_path=self._log_dir / f"{self._name}.log",
             env={**os.environ, **_ENVIRONMENT, **self._environment},
             cwd=self._log_dir,

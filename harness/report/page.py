@@ -10,12 +10,12 @@ import jinja2
 from markupsafe import Markup, escape
 
 from harness.micro.cases import SUITE as MICRO
-from harness.micro.gates import PASS
 from harness.records import Record, Scalar
 from harness.report import answers, bench_tables, charts, chunks, disk, machine, model, serving, verdicts
 from harness.report.grid import untagged
 from harness.report.model import Picture, Section
 from harness.report.verdicts import Judged
+from harness.verdicts import PASS
 
 HTML_NAME: Final = "report.html"
 MARKDOWN_NAME: Final = "report.md"

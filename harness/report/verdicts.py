@@ -9,13 +9,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness import checks
+from harness.accuracy import report as accuracy_report
+from harness.accuracy import verdicts as accuracy_verdicts
+from harness.accuracy.comparison import read_limits
 from harness.checks import Check
+from harness.gate import judge as gate_judge
+from harness.gate import text as gate_text
 from harness.micro import gates, summary
 from harness.micro.cases import SUITE as MICRO
-from harness.micro.gates import INCONCLUSIVE, INVALID, PASS, REGRESSION
 from harness.records import Record
 from harness.report.grid import Grid
 from harness.report.model import UNREADABLE, Section
+from harness.sweep import summary as sweep_summary
+from harness.verdicts import INCONCLUSIVE, INVALID, PASS, REGRESSION
 
 FAIL: Final = "FAIL"
 # The worst first: what a page should say first.
@@ -57,7 +63,9 @@ def _bench(records: Sequence[Record]) -> Judged:
 
 def _micro(records: Sequence[Record]) -> Judged:
     lines = summary.lines_of(records)
-    verdicts = gates.judge(gates.only_measured(gates.read(), lines), lines, _unproven(records))
+    verdicts = gates.judge(
+        gates.only_measured(gates.read(suite=gates.suite_of(lines)), lines), lines, _unproven(records)
+    )
     return Judged(Counter(verdict.answer for verdict in verdicts), [gates.grid(verdicts)])
 
 
@@ -71,7 +79,32 @@ def _unproven(records: Sequence[Record]) -> list[str]:
     return found
 
 
-JUDGES: Final[Mapping[str, Judge]] = {"bench": _bench, MICRO: _micro}
+def _sweep(records: Sequence[Record]) -> Judged:
+    return _claims("Checks of sweep", sweep_summary.evaluate(records))
+
+
+def _accuracy(records: Sequence[Record]) -> Judged:
+    outcome = accuracy_verdicts.evaluate(records, read_limits())
+    controls = _claims("Controls of accuracy", outcome.controls)
+    passes = accuracy_report.comparisons(outcome.passes, "Gate: each pass beside the arm none")
+    damaged = accuracy_report.comparisons(outcome.damaged, "Control: chunks damaged on disk")
+    # One answer for the run: passes mean nothing without their controls.
+    return Judged({outcome.verdict: 1}, [passes, damaged, *controls.grids])
+
+
+def _gate(records: Sequence[Record]) -> Judged:
+    rules = gate_judge.read_rules()
+    verdict = gate_judge.judge(records, rules)
+    return Judged({verdict.answer: 1}, [gate_text.grid(verdict, rules)])
+
+
+JUDGES: Final[Mapping[str, Judge]] = {
+    "bench": _bench,
+    "sweep": _sweep,
+    "accuracy": _accuracy,
+    MICRO: _micro,
+    "gate": _gate,
+}
 
 
 def judge(records: Sequence[Record]) -> dict[str, Judged]:

@@ -23,3 +23,16 @@ def run() -> MadeUpRun:
 @pytest.fixture
 def data() -> Path:
     return Path(__file__).with_name("data")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of bytes: small, made here, and able to say any word."""
+    from tokenizers.implementations import ByteLevelBPETokenizer  # noqa: PLC0415 - seconds to import
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    bytes_alone = ByteLevelBPETokenizer()
+    bytes_alone.train_from_iterator(["a"], vocab_size=257)
+    directory = tmp_path_factory.mktemp("tokenizer")
+    PreTrainedTokenizerFast(tokenizer_object=bytes_alone._tokenizer).save_pretrained(directory)
+    return directory

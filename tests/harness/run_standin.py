@@ -4,8 +4,8 @@ import sys
 import time
 from pathlib import Path
 
-from harness.bench import end_in_order
 from harness.server import Server, ServerSpec, free_port
+from harness.signals import end_in_order
 
 
 def main() -> None:

@@ -123,6 +123,15 @@ def test_arms_have_the_stock_tier_at_both_ends_of_a_round() -> None:
     ]
 
 
+def test_arm_without_checksums_runs_where_it_is_named_beside_the_same_io() -> None:
+    chosen = arms.choose(["fs", "kvfs", "kvfs-unverified"], ["uring", "psync"])
+    labels = ["kvfs (uring)", "kvfs (psync)", "kvfs-unverified (uring)", "kvfs-unverified (psync)"]
+    assert [arm.label for arm in chosen] == ["fs", *labels, "fs-aa"]
+    assert [arm.checksum for arm in chosen] == ["auto", "auto", "auto", "off", "off", "auto"]
+    assert arms.wants_seals(chosen)
+    assert not arms.wants_seals(arms.choose(list(arms.NAMES), list(arms.IO_CHOICES)))
+
+
 def test_arms_take_only_the_io_that_is_asked_for() -> None:
     assert [arm.label for arm in arms.choose(["kvfs"], ["psync"])] == ["kvfs (psync)"]
 
@@ -130,11 +139,16 @@ def test_arms_take_only_the_io_that_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("names", "io", "message"),
     [
-        (["fs", "nfs"], ["psync"], "--arms: 'nfs' is unknown; choose from fs,kvfs,kvfs-fallback,fio"),
+        (
+            ["fs", "nfs"],
+            ["psync"],
+            "--arms: 'nfs' is unknown; choose from fs,kvfs,kvfs-fallback,fio,kvfs-unverified",
+        ),
+        (["kvfs-unverified"], ["psync"], "--arms: kvfs-unverified is what kvfs is compared with"),
         (["kvfs"], ["aio"], "--io: 'aio' is unknown; choose from uring,psync"),
         (["fio"], ["psync"], "leave nothing to measure"),
     ],
-    ids=["arm", "io", "fio-alone"],
+    ids=["arm", "unverified-alone", "io", "fio-alone"],
 )
 def test_arms_that_cannot_be_are_refused(names: list[str], io: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):

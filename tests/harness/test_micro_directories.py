@@ -67,3 +67,15 @@ def test_own_directory_is_removed_when_the_session_fails(tmp_path: Path) -> None
 def test_mkdir_cpu_us_is_a_time_and_leaves_at_most_empty_directories(tmp_path: Path) -> None:
     assert 0 < directories.mkdir_cpu_us(tmp_path, "tried") < 1e6
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_directory_of_a_process_that_was_killed_goes_with_the_next_one(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    stored(tmp_path / f"kvfs-micro-{ended.pid}-abc")
+    alive = tmp_path / "kvfs-micro-1-abc"
+    other = tmp_path / f"kvfs-other-{ended.pid}-abc"
+    for kept in (alive, other):
+        stored(kept)
+    with directories.own_directory(tmp_path) as session:
+        assert sorted(tmp_path.iterdir()) == sorted([alive, other, session])

@@ -9,6 +9,7 @@ from harness.micro import gates
 from harness.micro.cases import Shape
 from harness.micro.gates import Gate, Verdict
 from harness.micro.summary import Group, Line
+from harness.verdicts import INCONCLUSIVE, INVALID, PASS, REGRESSION
 
 MIB = 1 << 20
 GROUP = Group("load", MIB, Shape(1, 64), 16)
@@ -35,10 +36,10 @@ def judge_one(gate: Gate, lines: Sequence[Line], unproven: Sequence[str] = ()) -
 @pytest.mark.parametrize(
     ("factor", "answer"),
     [
-        pytest.param(0.3, gates.PASS, id="far-below"),
-        pytest.param(0.499, gates.PASS, id="just-below"),
-        pytest.param(0.502, gates.INCONCLUSIVE, id="above-by-less-than-the-spread"),
-        pytest.param(0.6, gates.REGRESSION, id="above"),
+        pytest.param(0.3, PASS, id="far-below"),
+        pytest.param(0.499, PASS, id="just-below"),
+        pytest.param(0.502, INCONCLUSIVE, id="above-by-less-than-the-spread"),
+        pytest.param(0.6, REGRESSION, id="above"),
     ],
 )
 def test_ratio_of_medians_decides(factor: float, answer: str) -> None:
@@ -53,25 +54,25 @@ def test_ratio_of_medians_decides(factor: float, answer: str) -> None:
 def test_too_few_runs_are_invalid(count: int) -> None:
     for values, base in ((scaled(0.1)[:count], STEADY), (scaled(0.1), STEADY[:count])):
         verdict = judge_one(CPU, [line("fs", base), line(URING, values)])
-        assert verdict.answer == gates.INVALID
+        assert verdict.answer == INVALID
         assert "7 are the least" in verdict.why
 
 
 def test_missing_arm_case_or_proof_is_invalid() -> None:
     fast = [line("fs", STEADY), line(URING, scaled(0.1))]
-    assert judge_one(CPU, fast).answer == gates.PASS
-    assert judge_one(CPU, fast[1:]).answer == gates.INVALID
-    assert judge_one(CPU, []).answer == gates.INVALID
-    assert judge_one(replace(CPU, op="store"), fast).answer == gates.INVALID
+    assert judge_one(CPU, fast).answer == PASS
+    assert judge_one(CPU, fast[1:]).answer == INVALID
+    assert judge_one(CPU, []).answer == INVALID
+    assert judge_one(replace(CPU, op="store"), fast).answer == INVALID
     unproven = ["kvfs (uring), load 1 MiB 1x64, 16 threads: 3% of the bytes were seen at the device"]
-    assert judge_one(CPU, fast, unproven).answer == gates.INVALID
-    assert judge_one(CPU, fast, [unproven[0].replace("1 MiB", "3 MiB")]).answer == gates.PASS
+    assert judge_one(CPU, fast, unproven).answer == INVALID
+    assert judge_one(CPU, fast, [unproven[0].replace("1 MiB", "3 MiB")]).answer == PASS
 
 
 def test_too_much_spread_at_the_bound_is_no_pass() -> None:
     wild = [10.0, 10.0, 40.0, 45.0, 120.0, 130.0, 150.0]
     verdict = judge_one(CPU, [line("fs", STEADY), line(URING, wild)])
-    assert (verdict.answer, verdict.why) == (gates.INCONCLUSIVE, "too much spread")
+    assert (verdict.answer, verdict.why) == (INCONCLUSIVE, "too much spread")
 
 
 def test_only_cases_of_the_gate_are_judged() -> None:
@@ -82,18 +83,18 @@ def test_only_cases_of_the_gate_are_judged() -> None:
     assert len(gates.judge([CPU], lines)) == 2
     assert len(gates.judge([replace(CPU, chunk_min=MIB)], lines)) == 1
     assert len(gates.judge([replace(CPU, chunk_max=MIB - 1)], lines)) == 1
-    assert judge_one(replace(CPU, shape=Shape(16, 16)), lines).answer == gates.INVALID
-    assert judge_one(replace(CPU, threads=4), lines).answer == gates.INVALID
+    assert judge_one(replace(CPU, shape=Shape(16, 16)), lines).answer == INVALID
+    assert judge_one(replace(CPU, threads=4), lines).answer == INVALID
     assert gates.only_measured([CPU, replace(CPU, threads=4)], lines) == [CPU]
 
 
 def test_throughput_may_fall_by_the_noise_of_fs_against_itself() -> None:
     gate = Gate("speed", (URING,), "gb_per_s", base_arm="fs", at_least=1.0, less_noise=True)
     lines = [line("fs", STEADY, "gb_per_s"), line(URING, scaled(0.9), "gb_per_s")]
-    assert judge_one(gate, lines).answer == gates.REGRESSION
+    assert judge_one(gate, lines).answer == REGRESSION
     again = line("fs-aa", scaled(1.2), "gb_per_s")
     verdict = judge_one(gate, [*lines, again])
-    assert verdict.answer == gates.PASS
+    assert verdict.answer == PASS
     assert verdict.bound == pytest.approx(1 / 1.2)
 
 
@@ -102,8 +103,8 @@ def test_limit_is_the_one_of_the_same_operation_and_size() -> None:
     mine = line(URING, scaled(0.95), "gb_per_s")
     limit = line("fio (uring)", STEADY, "gb_per_s", Group("load", MIB, None, None))
     other = line("fio (uring)", scaled(9), "gb_per_s", Group("load", 2 * MIB, None, None))
-    assert judge_one(gate, [other, limit, mine]).answer == gates.PASS
-    assert judge_one(gate, [other, mine]).answer == gates.INVALID
+    assert judge_one(gate, [other, limit, mine]).answer == PASS
+    assert judge_one(gate, [other, mine]).answer == INVALID
 
 
 def test_percentiles_compare_metrics_of_one_arm() -> None:
@@ -114,8 +115,8 @@ def test_percentiles_compare_metrics_of_one_arm() -> None:
     busy = [220.0] * 990 + [1000.0] * 20
     lines = [Line(GROUP, URING, {"victim_gap_us": busy, "victim_gap_idle_us": idle})]
     verdict = judge_one(gate, lines)
-    assert (verdict.answer, verdict.ratio) == (gates.REGRESSION, 2.5)
-    assert judge_one(replace(gate, percentile=50.0), lines).answer == gates.PASS
+    assert (verdict.answer, verdict.ratio) == (REGRESSION, 2.5)
+    assert judge_one(replace(gate, percentile=50.0), lines).answer == PASS
 
 
 def group_of(gate: Gate) -> Group:
@@ -134,7 +135,7 @@ def test_every_gate_of_the_file_can_fail_and_pass(gate: Gate) -> None:
     # Ratios on both sides of the bound; a bound of 0 leaves nothing below it.
     good, bad = (0.1, 10.0) if gate.at_least == 0.0 else (10.0, 0.1)
     bound = gate.at_most if gate.at_least == 0.0 else gate.at_least
-    for ratio, answer in ((good * bound, gates.PASS), (bad * bound or 1.0, gates.REGRESSION)):
+    for ratio, answer in ((good * bound, PASS), (bad * bound or 1.0, REGRESSION)):
         base = [gate.base_value] * len(STEADY) if gate.base_value else list(STEADY)
         measured = {gate.metric: [ratio * value for value in base]}
         if gate.base_metric:
@@ -155,9 +156,9 @@ def test_lookups_of_either_mode_are_compared_with_the_stock_tier_in_the_same_cas
     gate = Gate("lookup", arms, "verdict_wall_ms", base_arm="fs", op="lookup", at_most=0.1)
     measured = [prompts(arm, scaled(0.01), "verdict_wall_ms") for arm in arms]
     other = prompts("fs", scaled(100), "verdict_wall_ms", group=replace(PROMPT, busy=True))
-    assert [each.answer for each in gates.judge([gate], [*measured, other])] == [gates.INVALID] * 2
+    assert [each.answer for each in gates.judge([gate], [*measured, other])] == [INVALID] * 2
     verdicts = gates.judge([gate], [*measured, other, prompts("fs", STEADY, "verdict_wall_ms")])
-    assert [each.answer for each in verdicts] == [gates.PASS] * 2
+    assert [each.answer for each in verdicts] == [PASS] * 2
     assert [each.case for each in verdicts] == [f"lookup 3600 keys, hit: {arm}" for arm in arms]
 
 
@@ -174,9 +175,9 @@ def test_lookup_gate_is_about_its_keys_and_patterns_alone() -> None:
 @pytest.mark.parametrize(
     ("retries", "answer"),
     [
-        pytest.param([0] * 70, gates.PASS, id="never"),
-        pytest.param([0] * 69 + [1], gates.INCONCLUSIVE, id="once"),
-        pytest.param([1] * 70, gates.REGRESSION, id="always"),
+        pytest.param([0] * 70, PASS, id="never"),
+        pytest.param([0] * 69 + [1], INCONCLUSIVE, id="once"),
+        pytest.param([1] * 70, REGRESSION, id="always"),
     ],
 )
 def test_demand_of_zero_allows_not_one(retries: Sequence[float], answer: str) -> None:
@@ -196,7 +197,7 @@ def test_many_prompts_of_few_runs_are_invalid() -> None:
             prompts("fs", list(STEADY) * 10, "verdict_wall_ms", runs=base),
         ]
         verdict = judge_one(gate, lines)
-        assert verdict.answer == (gates.PASS if own == base == 7 else gates.INVALID)
+        assert verdict.answer == (PASS if own == base == 7 else INVALID)
         assert verdict.why in ("", "6 runs, 7 are the least")
 
 
@@ -207,8 +208,25 @@ def test_table_shows_the_worst_case_and_all_that_do_not_pass() -> None:
     lines += [line(URING, scaled(factor), group=group) for group, factor in zip(groups, factors, strict=True)]
     rows = gates.grid(gates.judge([CPU], lines)).rows
     assert [(row[2], row[3], row[-1]) for row in rows] == [
-        (gates.REGRESSION, "0.60", "3"),
-        (gates.REGRESSION, "0.70", "3"),
+        (REGRESSION, "0.60", "3"),
+        (REGRESSION, "0.70", "3"),
     ]
     (row,) = gates.grid(gates.judge([replace(CPU, at_most=0.9)], lines)).rows
-    assert row[:4] == ["cpu", "load 1 MiB 1x64, 16 threads: kvfs (uring)", gates.PASS, "0.70"]
+    assert row[:4] == ["cpu", "load 1 MiB 1x64, 16 threads: kvfs (uring)", PASS, "0.70"]
+
+
+def test_session_about_checksums_has_their_gates_and_no_others() -> None:
+    assert gates.suite_of([line("fs", STEADY), line(URING, STEADY)]) == "micro"
+    lines = [
+        line(arm, STEADY, "gb_per_s") for arm in (URING, "kvfs-unverified (uring)", "kvfs-unverified (psync)")
+    ]
+    assert gates.suite_of(lines) == gates.CHECKSUMS
+    demands = gates.read(suite=gates.CHECKSUMS)
+    assert [gate.base_arm for gate in demands] == ["kvfs-unverified (uring)", "kvfs-unverified (psync)"]
+
+
+@pytest.mark.parametrize(("factor", "answer"), [(0.97, PASS), (0.9, REGRESSION)])
+def test_checksums_that_cost_more_than_a_twentieth_fail_their_gate(factor: float, answer: str) -> None:
+    demand = gates.read(suite=gates.CHECKSUMS)[0]
+    base = line(demand.base_arm, STEADY, "gb_per_s")
+    assert judge_one(demand, [base, line(URING, scaled(factor), "gb_per_s")]).answer == answer

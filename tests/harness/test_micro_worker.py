@@ -1,8 +1,10 @@
 """Tests of a worker as a real process: what it measures, and what it says when something is wrong."""
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -73,6 +75,22 @@ def test_store_run_measures_each_wave_and_each_job(
     assert answer.facts["engine"] == kind
     # And the chunks that warm the threads up.
     assert len(list(root.rglob("*.bin"))) == CASE.chunks + CASE.threads
+
+
+@pytest.mark.parametrize(
+    ("prepared_with", "loaded_with", "verified"),
+    [("require", "auto", True), ("require", "off", False), ("auto", "auto", False)],
+    ids=["sealed", "sealed-but-off", "not-sealed"],
+)
+def test_load_run_verifies_where_files_are_sealed_and_it_is_not_off(
+    worker: WorkerProcess, io: str, root: Path, prepared_with: str, loaded_with: str, verified: bool
+) -> None:
+    case = dataclasses.replace(CASE, op=LOAD)
+    worker.ask(Request(PREPARE, io, str(root), case, prepared_with, files=case.chunks), TIMEOUT_S)
+    request = Request(MEASURE, io, str(root), case, loaded_with, files=case.chunks)
+    stats = cast("dict[str, int]", worker.ask(request, TIMEOUT_S).facts["engine_stats"])
+    loads = [stats["verified_loads"], stats["unverified_loads"]]
+    assert (loads[0] > 0, loads[1] > 0) == (verified, not verified)
 
 
 def test_load_run_reads_the_prepared_files_from_the_device(

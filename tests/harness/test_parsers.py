@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Callable
@@ -10,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from harness import accuracy, load
+from harness import load, plan
+from harness.accuracy import lm_eval
+from harness.accuracy.lm_eval import Questions
 from harness.errors import OutputShapeError, UsageError
 from harness.load import LoadError, Workload
 
 TWO_CONVERSATIONS = Workload(
     prefix_tokens=384, prefix_count=32, prompt_tokens=48, output_tokens=8, turns=2, conversations=2
 )
+VT = Questions("ruler_vt", 896, 3)
 
 
 def rewritten(source: Path, directory: Path, change: Callable[[Any], None]) -> Path:
@@ -36,6 +40,9 @@ def test_guidellm_result_gives_one_value_a_request_by_turn(data: Path) -> None:
     duration_s = json.loads((data / "guidellm-0.8.1.json").read_text())["benchmarks"][0]["duration"]
     assert result.requests_per_s == pytest.approx(4 / duration_s)
     assert result.output_tokens_per_s == pytest.approx(4 * 8 / duration_s)
+    assert result.total_tokens_per_s == pytest.approx((441 + 498 + 441 + 499) / duration_s)
+    assert [round(value) for value in result.request_latency_ms] == [1548, 736, 1748, 1026]
+    assert [round(value) for value in result.inter_token_latency_ms] == [60, 60, 84, 93]
     assert result.shared_prefixes == 0
 
 
@@ -82,6 +89,24 @@ def test_guidellm_result_without_a_first_turn_fails(data: Path, tmp_path: Path) 
         load.parse(rewritten(data / "guidellm-0.8.1.json", tmp_path, lose), TWO_CONVERSATIONS)
 
 
+def test_guidellm_result_that_its_time_ended_leaves_out_what_was_under_way(
+    data: Path, tmp_path: Path
+) -> None:
+    def cut(report: Any) -> None:  # noqa: ANN401 - JSON
+        requests = report["benchmarks"][0]["requests"]
+        requests["incomplete"] = [requests["successful"].pop() for _ in range(2)]
+
+    path = rewritten(data / "guidellm-0.8.1.json", tmp_path, cut)
+    timed = dataclasses.replace(TWO_CONVERSATIONS, duration_s=10.0)
+    result = load.parse(path, timed)
+    assert [len(values) for values in result.ttft_ms_by_turn.values()] == [1, 1]
+    assert result.prompts == "what 10 s held"
+    # It went on for 10.4 s: with more time than that, nothing but a failure explains what is missing.
+    for patient in (TWO_CONVERSATIONS, dataclasses.replace(TWO_CONVERSATIONS, duration_s=60.0)):
+        with pytest.raises(LoadError, match="2 of 4 requests succeeded"):
+            load.parse(path, patient)
+
+
 def test_guidellm_result_with_failed_requests_says_why_they_failed(data: Path, tmp_path: Path) -> None:
     def fail(report: Any) -> None:  # noqa: ANN401 - JSON
         requests = report["benchmarks"][0]["requests"]
@@ -93,7 +118,18 @@ def test_guidellm_result_with_failed_requests_says_why_they_failed(data: Path, t
         load.parse(rewritten(data / "guidellm-0.8.1.json", tmp_path, fail), TWO_CONVERSATIONS)
 
 
-@pytest.mark.parametrize("missing", ["time_to_first_token_ms", "info", "request_args", "output_tokens"])
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "time_to_first_token_ms",
+        "info",
+        "request_args",
+        "output_tokens",
+        "total_tokens",
+        "request_latency",
+        "inter_token_latency_ms",
+    ],
+)
 def test_guidellm_result_of_another_shape_is_refused(data: Path, tmp_path: Path, missing: str) -> None:
     def change(report: Any) -> None:  # noqa: ANN401 - JSON
         del report["benchmarks"][0]["requests"]["successful"][0][missing]
@@ -117,6 +153,8 @@ def test_guidellm_is_told_everything_that_makes_a_run_repeatable() -> None:
     )
     options = dict(zip(argv[1:-1:2], argv[2::2], strict=True))
     assert options["--constraint"] == "kind=max_requests,count=4"
+    timed = dataclasses.replace(TWO_CONVERSATIONS, duration_s=700.0)
+    assert "kind=max_duration,seconds=700.0" in load.command_line("", Path(), timed, 4, 1, Path())
     assert options["--seed"] == "kind=static,value=1889"
     assert options["--profile"] == "kind=concurrent,streams=4"
     assert options["--data-loader"].startswith("kind=pytorch,samples=2,")
@@ -125,22 +163,22 @@ def test_guidellm_is_told_everything_that_makes_a_run_repeatable() -> None:
 
 
 def test_lm_eval_samples_give_one_score_a_document_in_their_order(data: Path, tmp_path: Path) -> None:
-    result = accuracy.parse(data / "lm-eval-0.4.13.jsonl", 896, 3)
+    result = lm_eval.parse(data / "lm-eval-0.4.13.jsonl", VT)
     assert result.scores == [0.2, 0.2, 0.2]
     lines = (data / "lm-eval-0.4.13.jsonl").read_text().splitlines()
     shuffled = tmp_path / "samples.jsonl"
     shuffled.write_text("\n".join([lines[2], lines[0], lines[1]]))
-    assert accuracy.parse(shuffled, 896, 3) == result
+    assert lm_eval.parse(shuffled, VT) == result
 
 
 def test_lm_eval_samples_of_another_length_are_refused(data: Path) -> None:
-    with pytest.raises(OutputShapeError, match=r"scores for 1024 tokens \(KeyError: '1024'\)"):
-        accuracy.parse(data / "lm-eval-0.4.13.jsonl", 1024, 3)
+    with pytest.raises(OutputShapeError, match=r"scores of ruler_vt for 1024 tokens \(KeyError: '1024'\)"):
+        lm_eval.parse(data / "lm-eval-0.4.13.jsonl", Questions("ruler_vt", 1024, 3))
 
 
 def test_lm_eval_samples_that_lack_documents_are_refused(data: Path) -> None:
     with pytest.raises(OutputShapeError, match="expected 4 scores"):
-        accuracy.parse(data / "lm-eval-0.4.13.jsonl", 896, 4)
+        lm_eval.parse(data / "lm-eval-0.4.13.jsonl", Questions("ruler_vt", 896, 4))
 
 
 def test_lm_eval_samples_of_another_shape_are_refused(data: Path, tmp_path: Path) -> None:
@@ -149,11 +187,66 @@ def test_lm_eval_samples_of_another_shape_are_refused(data: Path, tmp_path: Path
     del lines[1]["prompt_hash"]
     path.write_text("\n".join(map(json.dumps, lines)))
     with pytest.raises(OutputShapeError, match=r"lm-eval 0.4.13 .*prompt_hash"):
-        accuracy.parse(path, 896, 3)
+        lm_eval.parse(path, VT)
+
+
+GSM8K = Questions(lm_eval.GSM8K, 4096, 3)
+
+
+def altered(source: Path, directory: Path, change: Callable[[Any], None]) -> Path:
+    """Return a copy of lm-eval's samples with a change to each."""
+    samples = [json.loads(line) for line in source.read_text().splitlines()]
+    for sample in samples:
+        change(sample)
+    path = directory / source.name
+    path.write_text("\n".join(map(json.dumps, samples)))
+    return path
+
+
+def test_gsm8k_samples_give_two_scores_a_document_and_one_answer(data: Path) -> None:
+    path = data / "lm-eval-0.4.13-gsm8k.jsonl"
+    result = lm_eval.parse(path, GSM8K)
+    assert (result.scores, result.strict_scores) == ([0.0, 1.0, 0.0], [0.0, 0.0, 0.0])
+    assert [answer[:6] for answer in result.answers] == [" word0"] * 3
+    assert len(set(result.prompts)) == 3
+    assert [prompt[-24:] for prompt in lm_eval.read_prompts(path)] == [
+        f"Question: test {number}?\nAnswer:"[-24:] for number in range(3)
+    ]
+    part = result.part(1, 1)
+    assert (part.scores, part.strict_scores, len(part.answers)) == ([1.0], [0.0], 1)
+
+
+def test_samples_scored_in_another_way_are_refused(data: Path, tmp_path: Path) -> None:
+    def rename(sample: Any) -> None:  # noqa: ANN401 - JSON
+        sample["filter"] = sample["filter"].replace("strict-match", "strictest")
+
+    path = altered(data / "lm-eval-0.4.13-gsm8k.jsonl", tmp_path, rename)
+    with pytest.raises(OutputShapeError, match="is scored by flexible-extract, strictest, expected flexible"):
+        lm_eval.parse(path, GSM8K)
+
+
+def test_samples_with_more_than_one_answer_are_refused(data: Path, tmp_path: Path) -> None:
+    def answer_twice(sample: Any) -> None:  # noqa: ANN401 - JSON
+        sample["resps"][0].append("another")
+
+    path = altered(data / "lm-eval-0.4.13-gsm8k.jsonl", tmp_path, answer_twice)
+    with pytest.raises(OutputShapeError, match="one answer a document was asked for"):
+        lm_eval.parse(path, GSM8K)
+
+
+@pytest.mark.parametrize("arguments", ["a prompt", [], [["one", {}], ["two", {}]], {"gen_args_0": "one"}])
+def test_samples_with_prompts_of_another_shape_are_refused(
+    data: Path, tmp_path: Path, arguments: object
+) -> None:
+    path = altered(
+        data / "lm-eval-0.4.13-gsm8k.jsonl", tmp_path, lambda sample: sample.update(arguments=arguments)
+    )
+    with pytest.raises(OutputShapeError, match=r"does not hold prompts as lm-eval 0.4.13 .*pinned version"):
+        lm_eval.read_prompts(path)
 
 
 def test_tasks_are_parsed_and_unknown_ones_named() -> None:
-    assert accuracy.parse_tasks("ruler_vt, niah_single_1") == ["ruler_vt", "niah_single_1"]
-    assert accuracy.parse_tasks("") == []
+    assert lm_eval.parse_tasks("ruler_vt, niah_single_1", plan.TASKS) == ["ruler_vt", "niah_single_1"]
+    assert lm_eval.parse_tasks("", plan.TASKS) == []
     with pytest.raises(UsageError, match=r"unknown task 'gsm8k'; choose from niah_single_1,ruler_vt"):
-        accuracy.parse_tasks("gsm8k")
+        lm_eval.parse_tasks("gsm8k", plan.TASKS)

@@ -57,3 +57,16 @@ def test_time_left_follows_what_the_steps_took(monkeypatch: pytest.MonkeyPatch) 
         assert display.left_s() == pytest.approx(2 * 150.0)
         now[0] = 240.0
         assert display.left_s() == pytest.approx(2 * 150.0 - 40.0)
+
+
+def test_steps_that_are_skipped_take_no_time_and_are_not_counted() -> None:
+    output = io.StringIO()
+    with Progress(
+        Console(file=output, width=100, color_system=None), [600.0, 400.0, 300.0, 200.0]
+    ) as display:
+        with display.step("first"):
+            pass
+        display.skip(2)
+        with display.step("last"):
+            pass
+    assert output.getvalue().splitlines()[-1] == "[  2/2] 0:00 passed, about 3:20 left  last"

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
+import gate_records
 import made_up_report
 import pytest
+from made_up_answers import MadeUpAnswers
 from made_up_run import MadeUpRun
 
 from harness.records import Record, RecordLog
@@ -157,6 +159,20 @@ def test_verdicts_of_bytes_that_may_not_have_passed_the_device_are_invalid() -> 
     ]
     answers = verdicts.judge(records)["micro"].answers
     assert answers["INVALID"] == sum(answers.values())
+
+
+@pytest.mark.parametrize(("effect", "answer"), [(0.0, "PASS"), (0.2, "REGRESSION")])
+def test_verdict_of_the_gate_is_its_judge_s(effect: float, answer: str) -> None:
+    judged = verdicts.judge(gate_records.comparison(12, effect))["gate"]
+    assert judged.answers == {answer: 1}
+    assert any(grid.rows for grid in judged.grids)
+
+
+def test_verdict_of_accuracy_is_invalid_without_its_controls() -> None:
+    answers = MadeUpAnswers()
+    assert verdicts.judge(answers.records)["accuracy"].answers == {"PASS": 1}
+    alone = [record for record in answers.records if record.phase != "damaged"]
+    assert verdicts.judge(alone)["accuracy"].answers == {"INVALID": 1}
 
 
 def test_records_that_their_suite_would_not_write_are_invalid_and_the_rest_is_shown() -> None:

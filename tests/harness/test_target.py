@@ -25,19 +25,6 @@ def address() -> Iterator[str]:
         yield address
 
 
-@pytest.fixture
-def tokenizer(tmp_path: Path) -> Path:
-    """A tokenizer of bytes: small, made here, and able to say any word."""
-    from tokenizers.implementations import ByteLevelBPETokenizer  # noqa: PLC0415 - seconds to import
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
-
-    bytes_alone = ByteLevelBPETokenizer()
-    bytes_alone.train_from_iterator(["a"], vocab_size=257)
-    directory = tmp_path / "tokenizer"
-    PreTrainedTokenizerFast(tokenizer_object=bytes_alone._tokenizer).save_pretrained(directory)
-    return directory
-
-
 @pytest.mark.slow
 def test_target_is_measured_cold_and_again(address: str, tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""A server of the OpenAI API that takes a known time to its first token and streams words, in a thread."""
+"""A server of the OpenAI API that takes a known time to its first token and answers words, in a thread."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(404, {"error": {"message": f"{self.path} is not here"}})
 
     def do_POST(self) -> None:
-        """Stream as many words as are asked for, then what was used."""
+        """Answer as many words as are asked for; as a stream, then what was used, if that is asked for."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path != "/v1/completions" or not asked.get("stream"):
-            self._answer(404, {"error": {"message": f"{self.path} is only here as a stream of completions"}})
+        if self.path != "/v1/completions":
+            self._answer(404, {"error": {"message": f"{self.path} is not here"}})
             return
         count = int(asked["max_tokens"])
         time.sleep(TTFT_S)
+        if not asked.get("stream"):
+            text = "".join(f" word{number}" for number in range(count))
+            self._answer(200, {"id": "1", "choices": [{"index": 0, "text": text, "finish_reason": "length"}]})
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         # The end of the connection is the end of the stream.

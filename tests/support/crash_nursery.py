@@ -70,7 +70,7 @@ class Child:
             signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def nameless_bytes(self, device: int) -> int:
-        """Return what its files without a name take below the root, where no walk finds them; it stands still."""
+        """Return what its files below the root without a name take, which no walk finds; it stands still."""
         found: dict[int, int] = {}
         # A test's captured output is such a file, too, and may lie on the same disk.
         below = f"{self.spec.root}/"
@@ -78,7 +78,7 @@ class Child:
             for link in Path(f"/proc/{self.pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     status = link.stat()
-                    ours = os.readlink(link).startswith(below)
+                    ours = str(link.readlink()).startswith(below)
                     if ours and status.st_nlink == 0 and status.st_dev == device:
                         found[status.st_ino] = status.st_blocks * 512
         return sum(found.values())

@@ -27,11 +27,11 @@ class Fault:
         call: A name that `Seam.calls` has, or "any".
         first: The first call that it hits, counted from 1.
         times: How many it hits from there on.
-        effect: "fail" (not made), "late" (made, and its answer lost), "short" (moves `size_bytes` at most) or
-            "delay".
+        effect: "fail" (not made), "late" (made, and its answer lost), "short" (moves `size_bytes` at most),
+            "delay" (made later) or "spin" (made after so much computing).
         error: The errno of "fail" and "late".
         size_bytes: What a short call moves; with 0 its answer is 0.
-        delay_s: How long a delayed call waits.
+        delay_s: How long a delayed call waits, or computes.
     """
 
     call: str
@@ -90,8 +90,8 @@ class Seam:
         Raises:
             ValueError: If the call or the effect has an unknown name.
         """
-        delay_us = int(fault.delay_s * 1e6)
-        numbers = (fault.error, fault.size_bytes, delay_us)
+        delay_ns = round(fault.delay_s * 1e9)
+        numbers = (fault.error, fault.size_bytes, delay_ns)
         if not self._add(fault.call.encode(), fault.first, fault.times, fault.effect.encode(), *numbers):
             raise ValueError(f"unknown call or effect in {fault}")
 

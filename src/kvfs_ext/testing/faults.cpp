@@ -32,7 +32,7 @@ namespace {
 constexpr std::size_t kAnyCall = kCalls;
 // A caller that never gives up must not fill the memory.
 constexpr std::size_t kHitsMax = 10'000;
-constexpr const char* kEffectNames[] = {"none", "fail", "late", "short", "delay"};
+constexpr const char* kEffectNames[] = {"none", "fail", "late", "short", "delay", "spin"};
 
 struct Rule {
   std::size_t call = kAnyCall;
@@ -40,7 +40,7 @@ struct Rule {
   std::uint64_t first = 1;
   std::uint64_t times = 1;
   Fault fault;
-  std::uint64_t delay_us = 0;
+  std::uint64_t delay_ns = 0;
   // What the file system of this test is like: such calls are neither counted nor noted.
   bool standing = false;
 };
@@ -58,11 +58,25 @@ bool applies(const Rule& rule, std::size_t call) {
   return number >= rule.first && number - rule.first < rule.times;
 }
 
-void pause(std::uint64_t delay_us) {
-  constexpr std::uint64_t kSecondUs = 1'000'000;
-  struct timespec left = {static_cast<time_t>(delay_us / kSecondUs),
-                          static_cast<long>(delay_us % kSecondUs) * 1000};
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
+
+void pause(std::uint64_t delay_ns) {
+  struct timespec left = {static_cast<time_t>(delay_ns / kSecondNs),
+                          static_cast<long>(delay_ns % kSecondNs)};
   while (::nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+}
+
+// The clock of CPU time would be exact beside other processes, but reading it takes as long as a lookup.
+std::uint64_t now_ns() {
+  struct timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * kSecondNs + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+void spin(std::uint64_t delay_ns) {
+  const std::uint64_t start = now_ns();
+  while (now_ns() - start < delay_ns) {
   }
 }
 
@@ -91,7 +105,7 @@ int index_of(std::string_view name, const char* const* names, std::size_t count)
 Fault decide(Call call, const std::function<std::string()>& place) {
   const int error = errno;
   Fault fault;
-  std::uint64_t delay_us = 0;
+  std::uint64_t delay_ns = 0;
   {
     const std::lock_guard lock(mutex);
     if (paused) return fault;
@@ -99,11 +113,12 @@ Fault decide(Call call, const std::function<std::string()>& place) {
     const Rule* const rule = find_rule(index);
     if (rule == nullptr) return fault;
     fault = rule->fault;
-    delay_us = rule->delay_us;
+    delay_ns = rule->delay_ns;
     if (!rule->standing && hits.size() < kHitsMax)
       hits.push_back(std::string(kCallNames[index]) + '\t' + place());
   }
-  if (fault.effect == Effect::kDelay) pause(delay_us);
+  if (fault.effect == Effect::kDelay) pause(delay_ns);
+  if (fault.effect == Effect::kSpin) spin(delay_ns);
   errno = error;
   return fault;
 }
@@ -145,7 +160,7 @@ KVFS_FAULTS_API void kvfs_faults_pause(int now) {
 // `first` 0 for all of them from now on, uncounted. False if a name is unknown.
 KVFS_FAULTS_API int kvfs_faults_add(const char* call, std::uint64_t first, std::uint64_t times,
                                     const char* effect, int error, std::uint64_t bytes,
-                                    std::uint64_t delay_us) {
+                                    std::uint64_t delay_ns) {
   Rule rule;
   const bool any = std::string_view(call) == "any";
   const int call_index = any ? static_cast<int>(kAnyCall) : index_of(call, kCallNames, kCalls);
@@ -155,7 +170,7 @@ KVFS_FAULTS_API int kvfs_faults_add(const char* call, std::uint64_t first, std::
   rule.first = first;
   rule.times = times;
   rule.fault = {static_cast<Effect>(effect_index), error, bytes};
-  rule.delay_us = delay_us;
+  rule.delay_ns = delay_ns;
   rule.standing = first == 0;
   const std::lock_guard lock(mutex);
   rules.push_back(rule);

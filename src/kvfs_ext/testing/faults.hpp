@@ -67,6 +67,7 @@ enum class Effect {
   kLate,   // the call is made, and its answer lost
   kShort,  // the call moves so many bytes at most; with 0 it is not made, and 0 is its answer
   kDelay,  // the call is made after a pause
+  kSpin,   // the call is made after as much computing, which CPU time shows, too
 };
 
 struct Fault {

@@ -59,6 +59,16 @@ def test_unknown_names_are_refused(seam: Seam, call: str, effect: str) -> None:
         seam.add(Fault(call, effect=effect))
 
 
+def test_spin_takes_wall_and_cpu_time_and_is_no_hit(seam: Seam, tmp_path: Path) -> None:
+    seam.add(Fault("fstatat", first=0, effect="spin", delay_s=0.05))
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    with seam.active():
+        assert kvfs_ext.batch_lookup([str(tmp_path)] * 4) == [False] * 4
+    assert time.perf_counter() - wall_s >= 0.2
+    assert time.process_time() - cpu_s > 0.1
+    assert seam.hits() == []
+
+
 @pytest.mark.parametrize("setup", [SETUPS[0], SETUPS[4]], ids=str)
 def test_slow_stores_let_loads_pass_and_close_cancels_the_rest(
     seam: Seam, tmp_path: Path, setup: Setup

@@ -1,0 +1,1 @@
+"""Compare two revisions of kvfs on one machine: did it get slower, and can the figures tell?"""

@@ -14,6 +14,7 @@ from harness.accuracy import verdicts as accuracy_verdicts
 from harness.accuracy.comparison import read_limits
 from harness.checks import Check
 from harness.gate import judge as gate_judge
+from harness.gate import sample as gate_sample
 from harness.gate import text as gate_text
 from harness.micro import gates, summary
 from harness.micro.cases import SUITE as MICRO
@@ -93,9 +94,19 @@ def _accuracy(records: Sequence[Record]) -> Judged:
 
 
 def _gate(records: Sequence[Record]) -> Judged:
+    """Judge each comparison by itself; the lines shown are the last one's."""
     rules = gate_judge.read_rules()
-    verdict = gate_judge.judge(records, rules)
-    return Judged({verdict.answer: 1}, [gate_text.grid(verdict, rules)])
+    answers: list[str] = []
+    told = []
+    lines: list[Grid] = []
+    for number, some in sorted(gate_sample.comparisons(records).items()):
+        verdict = gate_judge.judge(some, rules)
+        planned = rules.planned_in(some)
+        answers.append(verdict.answer)
+        told.append([verdict.answer, str(number), gate_text.paragraph(some, verdict, planned)])
+        lines = [gate_text.grid(verdict, planned)]
+    columns = ("answer", "comparison", "what was compared, and what came of it")
+    return Judged(Counter(answers), [Grid("Gate of revisions", columns, told, len(columns)), *lines])
 
 
 JUDGES: Final[Mapping[str, Judge]] = {

@@ -168,6 +168,15 @@ def test_verdict_of_the_gate_is_its_judge_s(effect: float, answer: str) -> None:
     assert any(grid.rows for grid in judged.grids)
 
 
+def test_verdicts_of_several_comparisons_are_one_each() -> None:
+    records = [*gate_records.comparison(12), *gate_records.comparison(12, 0.2, number=2)]
+    judged = verdicts.judge(records)["gate"]
+    assert judged.answers == {"PASS": 1, "REGRESSION": 1}
+    told = verdicts.section({"gate": judged}).grids[0].rows
+    assert [row[:2] for row in told] == [["REGRESSION", "2"], ["PASS", "1"]]
+    assert "6 blocks" in told[0][2]
+
+
 def test_verdict_of_accuracy_is_invalid_without_its_controls() -> None:
     answers = MadeUpAnswers()
     assert verdicts.judge(answers.records)["accuracy"].answers == {"PASS": 1}

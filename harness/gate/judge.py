@@ -148,7 +148,7 @@ def judge(records: Sequence[Record], rules: Rules) -> Verdict:
 
     def contrast(line: Line, blocks: int) -> _Contrast:
         some = ratios[line][:blocks]
-        spread = statistics.stdev(some)
+        spread = float(np.std(some, ddof=1))
         return _Contrast(
             statistics.fmean(some), spread / math.sqrt(blocks), blocks - 1, spread, base_us[line]
         )
@@ -170,7 +170,7 @@ def judge_stored(baseline: Sequence[Record], records: Sequence[Record], rules: R
 
     def contrast(line: Line, count: int) -> _Contrast:
         old, new = (each.log_levels(line, HEAD)[:count] for each in (before, after))
-        parts = [statistics.variance(some) / count for some in (old, new)]
+        parts = [float(np.var(some, ddof=1)) / count for some in (old, new)]
         # Welch and Satterthwaite.
         freedom = sum(parts) ** 2 / (sum(part**2 for part in parts) or 1.0) * (count - 1)
         return _Contrast(

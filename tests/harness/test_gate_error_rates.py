@@ -51,13 +51,12 @@ def test_rules_that_see_nothing_miss_the_demand(recorded: Noise) -> None:
     assert not rates_of(scenarios()[1], recorded, blind, 20).holds
 
 
-def test_error_rates_command_fails_when_a_demand_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_rates, "COMPARISONS", 20)
+def test_error_rates_command_fails_when_a_demand_is_missed() -> None:
     console = Console(record=True, width=160)
-    assert error_rates.run(None, read_rules(), console) == EXIT_OK
+    assert error_rates.run(None, read_rules(), console, 10) == EXIT_OK
     assert "REGRESSION <= 1%: holds" in console.export_text()
     blind = replace(read_rules(), at_most={"wall_us_per_op": 2.0, "cpu_us_per_op": 2.0})
-    assert error_rates.run(None, blind, console) == EXIT_FAILED
+    assert error_rates.run(None, blind, console, 10) == EXIT_FAILED
     assert "REGRESSION >= 95%: MISSED" in console.export_text()
 
 

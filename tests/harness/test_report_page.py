@@ -85,6 +85,12 @@ def test_page_says_of_each_plot_what_it_shows_and_of_how_many_values() -> None:
     assert "none, cold" in html
 
 
+def test_page_has_the_sweeps_own_tables() -> None:
+    section = section_of(html_of(list(made_up_report.sweep())), "tables-of-sweep")
+    assert "disk-4k, scale 32: speed" in section
+    assert "disk-4k, scale 32: where prompt tokens came from" in section
+
+
 def test_page_leaves_out_what_was_not_measured_with_a_sentence() -> None:
     html = html_of(list(made_up_report.accuracy()))
     for name, session in (
@@ -97,7 +103,8 @@ def test_page_leaves_out_what_was_not_measured_with_a_sentence() -> None:
         assert session in section
         assert "<svg" not in section
     assert "<svg" in section_of(html, "accuracy")
-    assert "did not add to these records" in section_of(html, "tables-of-bench")
+    for name in ("tables-of-bench", "tables-of-sweep"):
+        assert "did not add to these records" in section_of(html, name)
 
 
 def test_page_pairs_scores_by_document() -> None:

@@ -67,7 +67,9 @@ def load_lm_eval() -> Tool:
     catalogues = Path(lm_eval.__file__).parent / "tasks"
 
     def load(request: Request) -> Any:  # noqa: ANN401 - lm-eval's own mapping
-        key = json.dumps([request[name] for name in ("task", "sequence_tokens", "tokenizer", "data_dir")])
+        key = json.dumps(
+            [request[name] for name in ("task", "sequence_tokens", "tokenizer", "data_dir", "text")]
+        )
         if key not in loaded_tasks:
             catalogue = catalogues / request["catalogue"]
             if request["data_dir"]:
@@ -85,6 +87,8 @@ def load_lm_eval() -> Tool:
             loaded = manager.load([request["task"]])
             for task in loaded["tasks"].values():
                 task.set_config(key="num_fewshot", value=request["examples"])
+                if request["text"]:
+                    task.set_config(key="doc_to_text", value=request["text"])
             loaded_tasks[key] = loaded
         return loaded_tasks[key]
 

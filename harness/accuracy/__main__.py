@@ -24,8 +24,8 @@ from harness.signals import end_in_order
 from harness.verdicts import EXIT_STATUS
 
 DEFAULT_OUT: Final = Path("accuracy-out")
-_QUICK_ARMS: Final = "none,kvfs"
-_TIERS_BY_DEFAULT: Final = ",".join(ARMS)
+_FEW_ARMS: Final = "none,kvfs"
+_ALL_ARMS: Final = ",".join(ARMS)
 
 
 def _arms(text: str) -> list[Arm]:
@@ -59,14 +59,16 @@ def _gsm8k_dir(directory: Path | None, tasks: list[str]) -> str:
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
-@click.option("--quick", is_flag=True, help=f"Arms {_QUICK_ARMS} and one task, unless others are named.")
+@click.option("--quick", is_flag=True, help=f"Arms {_FEW_ARMS} and one task, unless others are named.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, help="Gets all results.")
-@click.option("--arms", help=f"Which ways of serving. [default: {_TIERS_BY_DEFAULT}; --quick: {_QUICK_ARMS}]")
+@click.option(
+    "--arms", help=f"Ways of serving. [default: {_ALL_ARMS}; --quick, --repeat-control: {_FEW_ARMS}]"
+)
 @click.option(
     "--tasks", help=f"lm-eval's: {','.join(plan.TASKS)}. [default: all but {GSM8K}; --quick: the first]"
 )
 @click.option("--gsm8k-dir", type=click.Path(path_type=Path), help=f"Local copy of {GSM8K}'s data set.")
-@click.option("--documents", type=click.IntRange(1), help="A task. [default: 24 right or wrong, 8 graded]")
+@click.option("--documents", type=click.IntRange(1), help="A task. [default: 20; of graded ones 6 or 7]")
 @click.option(
     "--repeat-control", type=click.IntRange(1), default=1, help="How often each warm pass and control."
 )
@@ -102,7 +104,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
         limits = read_limits()
         chosen = _tasks(tasks, quick=quick)
         made = plan.make(
-            _arms(arms if arms is not None else _QUICK_ARMS if quick else _TIERS_BY_DEFAULT),
+            _arms(arms if arms is not None else _FEW_ARMS if quick or repeat_control > 1 else _ALL_ARMS),
             chosen,
             seed=seed,
             documents=documents,

@@ -19,6 +19,8 @@ CONCURRENCY: Final = 4
 _ANSWER_TOKENS: Final = 64
 # As those who report it ask it.
 _GSM8K_EXAMPLES: Final = 25
+# RULER's own template is the input alone.
+_NUMBERED: Final = "Document {{index}}.\n{{input}}"
 # What lm-eval calls the ways to score a task, the one that counts most first.
 _ONE_FILTER: Final = ("none",)
 _FILTERS: Final = {GSM8K: ("flexible-extract", "strict-match")}
@@ -35,6 +37,8 @@ class Questions:
         first: The number of the first.
         answer_tokens: After which an answer is cut.
         data_dir: Local copy of the task's data; "" asks the hub.
+        numbered: Whether each of RULER's documents begins with its number. No two share a chunk then; without
+            it those of `niah_single_1` do, up to where the needle lies.
     """
 
     task: str
@@ -43,6 +47,7 @@ class Questions:
     first: int = 0
     answer_tokens: int = _ANSWER_TOKENS
     data_dir: str = ""
+    numbered: bool = False
 
     @property
     def metric(self) -> str:
@@ -252,6 +257,7 @@ def _documents(tokenizer: Path, questions: Questions) -> dict[str, object]:
         "catalogue": "gsm8k" if is_gsm8k else "ruler",
         "examples": _GSM8K_EXAMPLES if is_gsm8k else 0,
         "data_dir": questions.data_dir,
+        "text": _NUMBERED if questions.numbered else "",
         "sequence_tokens": questions.sequence_tokens,
         "tokenizer": str(tokenizer),
     }

@@ -27,7 +27,7 @@ from harness.tools import Tool, ToolError
 
 # Offers `/reset_prefix_cache`, with which host memory forgets its chunks: what is asked then comes from disk.
 _ENVIRONMENT: Final = {"VLLM_SERVER_DEV_MODE": "1"}
-_SECONDS_PREPARE: Final = 60.0
+_SECONDS_PREPARE: Final = 30.0
 _PREPARE_TIMEOUT_S: Final = 600.0
 
 
@@ -108,7 +108,7 @@ class Session:
                 self._run_stage(stage, spec, root_dir, asker, progress)
 
     def _load_tool(self, stack: ExitStack, logs: Path, model_dir: Path) -> Tool:
-        """Load lm-eval and have all documents made.
+        """Load lm-eval and have it make the documents, those of RULER while the first server starts.
 
         Raises:
             UsageError: Those of gsm8k cannot be had.
@@ -117,19 +117,10 @@ class Session:
         asks_hub = any(asked.task == GSM8K and not asked.data_dir for asked in self._plan.questions)
         tool = stack.enter_context(Tool("lm-eval", logs, lm_eval.environment(logs, hub=asks_hub)))
         tool.version()
-        for asked in self._plan.questions:
-            try:
-                lm_eval.prepare(tool, model_dir, asked)
-                tool.wait(_PREPARE_TIMEOUT_S)
-            except ToolError as error:
-                if asked.task != GSM8K:
-                    raise
-                where = f"from {asked.data_dir}" if asked.data_dir else "from a hub"
-                raise UsageError(
-                    f"the documents of gsm8k cannot be loaded {where}; name a copy of the data set "
-                    "openai/gsm8k (README.md and main/) with --gsm8k-dir, or leave the task out; the cause "
-                    f"is in {tool.log_path}"
-                ) from error
+        for asked in sorted(self._plan.questions, key=lambda asked: asked.task != GSM8K):
+            lm_eval.prepare(tool, model_dir, asked)
+            if asked.task == GSM8K:
+                _await_gsm8k(tool, asked.data_dir)
         return tool
 
     def _spec(self, stage: Stage, model_dir: Path, root_dir: Path, host_bytes: int) -> ServerSpec:
@@ -199,6 +190,23 @@ class Session:
         found = power.calculate(documents, self._options.limits)
         asker.record(subject, {"phase": DAMAGED, "task": ALL_TASKS}, "control_power", [found.probability])
         return found
+
+
+def _await_gsm8k(tool: Tool, data_dir: str) -> None:
+    """Wait until its documents are loaded.
+
+    Raises:
+        UsageError: They cannot be had.
+    """
+    try:
+        tool.wait(_PREPARE_TIMEOUT_S)
+    except ToolError as error:
+        where = f"from {data_dir}" if data_dir else "from a hub"
+        raise UsageError(
+            f"the documents of gsm8k cannot be loaded {where}; name a copy of the data set openai/gsm8k "
+            "(README.md and main/) with --gsm8k-dir, or leave the task out; the cause is in "
+            f"{tool.log_path}"
+        ) from error
 
 
 def require_context(model_dir: Path, max_model_len: int) -> None:

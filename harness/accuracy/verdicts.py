@@ -87,6 +87,14 @@ def evaluate(records: Sequence[Record], limits: Limits) -> Outcome:
     controls.append(
         Check("a control without checksums was made", must_fail > 0, f"{must_fail} passes must fail the gate")
     )
+    power = min(table.values("control_power"), default=0.0)
+    controls.append(
+        Check(
+            "damage is likely enough to fail the gate",
+            power >= limits.least_power,
+            f"probability {power:.4f}, {limits.least_power:g} is the least; more documents make it likelier",
+        )
+    )
     for arm in dict.fromkeys(record.arm for record in mine if record.arm != BASELINE):
         controls += _complete(table, arm, judged)
     return Outcome(passes, damaged, controls)

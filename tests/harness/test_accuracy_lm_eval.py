@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,22 @@ def test_gsm8k_from_a_local_copy_is_asked_with_25_examples_and_scored_in_two_way
     prompts = lm_eval.read_prompts(output)
     assert [prompt.count("Question: train ") for prompt in prompts] == [25] * 3
     assert all(prompt.endswith(f"Question: test {number}?\nAnswer:") for number, prompt in enumerate(prompts))
+
+
+@pytest.mark.slow
+def test_numbered_documents_begin_with_their_numbers_and_score_as_before(
+    tool: Tool, tokenizer: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "samples.jsonl"
+    asked = Questions("niah_single_1", 512, documents=2, answer_tokens=4)
+    with completion_server.serving() as address:
+        plain = lm_eval.run(tool, address, "stand-in", tokenizer, asked, output)
+        before = lm_eval.read_prompts(output)
+        numbered = dataclasses.replace(asked, numbered=True)
+        result = lm_eval.run(tool, address, "stand-in", tokenizer, numbered, output)
+    assert lm_eval.read_prompts(output) == [f"Document {n}.\n{prompt}" for n, prompt in enumerate(before)]
+    assert result.documents != plain.documents
+    assert (result.scores, result.answers) == (plain.scores, plain.answers)
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_documents_of_each_kind_of_score_are_enough_to_pass() -> None:
     by_kind = {True: 0, False: 0}
     for asked in make().questions:
         by_kind[asked.task in plan.GRADED] += asked.documents
-    assert min(by_kind.values()) >= 24
+    assert min(by_kind.values()) >= 20
 
 
 def test_gsm8k_has_its_documents_and_room_for_25_examples() -> None:

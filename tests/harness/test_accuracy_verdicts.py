@@ -39,8 +39,8 @@ def test_run_as_it_should_be_passes(answers: MadeUpAnswers) -> None:
         ("kvfs", "warm"): PASS,
     }
     assert outcome.verdict == PASS
-    # fs has one control and kvfs two, there is one that must fail, and each arm runs on its engine.
-    assert len(outcome.controls) == 6
+    # fs has one control and kvfs two; there is one that must fail, and likely does; each arm has its engine.
+    assert len(outcome.controls) == 7
 
 
 def test_wrong_answers_from_disk_are_a_regression(answers: MadeUpAnswers) -> None:
@@ -73,9 +73,9 @@ def test_one_wrong_answer_is_inconclusive(answers: MadeUpAnswers) -> None:
 @pytest.mark.parametrize(
     ("metric", "values", "why"),
     [
-        pytest.param("tier_hit_tokens", [0], "0 of 10,000 prompt tokens came from disk", id="nothing-read"),
-        pytest.param("tier_hit_tokens", None, "0 of 10,000 prompt tokens came from disk", id="not-counted"),
-        pytest.param("host_hit_tokens", [90_000], "20,000 of 115,000", id="little-read"),
+        pytest.param("tier_hit_tokens", [0], "0 of 5,000 prompt tokens came from disk", id="nothing-read"),
+        pytest.param("tier_hit_tokens", None, "0 of 5,000 prompt tokens came from disk", id="not-counted"),
+        pytest.param("host_hit_tokens", [90_000], "25,000 of 120,000", id="little-read"),
         pytest.param("damaged_chunks", [1], "1 chunks were damaged, and nobody", id="found-damaged"),
         pytest.param("accuracy", None, "niah_single_1: no scores", id="no-scores"),
         pytest.param("answers_identical", None, "no answers were compared", id="no-answers"),
@@ -137,12 +137,24 @@ def test_damage_that_checksums_let_through_makes_the_run_invalid(answers: MadeUp
 
 def test_run_without_a_control_is_invalid(answers: MadeUpAnswers) -> None:
     answers.records = [
-        record for record in answers.records if record.phase != "damaged" or record.case["checksums"] == "on"
+        record
+        for record in answers.records
+        if record.phase != "damaged" or record.case.get("checksums") != "off"
     ]
     assert set(failed_controls(answers)) == {
         "a control without checksums was made: 0 passes must fail the gate",
         "fs: all passes were made: missing: damaged, checksums off",
     }
+    assert judged(answers).verdict == INVALID
+
+
+@pytest.mark.parametrize("power", [[0.98], None])
+def test_control_that_may_pass_by_chance_makes_the_run_invalid(
+    answers: MadeUpAnswers, power: list[float] | None
+) -> None:
+    answers.change("control_power", power)
+    (failed,) = failed_controls(answers)
+    assert failed.startswith("damage is likely enough to fail the gate: probability 0.")
     assert judged(answers).verdict == INVALID
 
 
@@ -181,10 +193,10 @@ def test_tally_counts_each_repetition_by_its_kind() -> None:
 
 def test_report_shows_every_comparison_and_control(answers: MadeUpAnswers) -> None:
     text = report.markdown(answers.records, judged(answers), LIMITS, ["Power: 1."], 1)
-    assert text.startswith("# kvfs accuracy\n\nPASS: 4 passes pass the gate, all 6 controls hold.")
+    assert text.startswith("# kvfs accuracy\n\nPASS: 4 passes pass the gate, all 7 controls hold.")
     assert "Power: 1." in text
     assert (
-        "| kvfs | warm | on | right or wrong | PASS | 24 | 0 | 0 | 0.000 | -0.142 to 0.117 | 0.125 |" in text
+        "| kvfs | warm | on | right or wrong | PASS | 24 | 0 | 0 | 0.000 | -0.142 to 0.117 | 0.150 |" in text
     )
     assert "| kvfs | damaged | off | right or wrong | REGRESSION | 24 | 12 | 0 | 0.500 |" in text
     assert "held  kvfs, checksums off: damage fails the gate (REGRESSION; 10 chunks damaged" in text

@@ -20,6 +20,7 @@ class MadeUpAnswers:
     def __init__(self, arms: Sequence[str] = ("fs", "kvfs"), repetitions: int = 1) -> None:
         self.records: list[Record] = []
         self._ask(BASELINE, "cold", "off", 0)
+        self._add(BASELINE, {"phase": "damaged", "task": ALL_TASKS}, "control_power", [0.999])
         for arm in arms:
             checksums = "on" if ARMS[arm].engine else "off"
             self._ask(arm, "cold", checksums, 0)
@@ -47,11 +48,11 @@ class MadeUpAnswers:
                 same = [0.0] * hit + [1.0] * (len(scores) - hit)
                 self._add(arm, mine, f"{prefix}answers_identical", same)
         whole = {**case, "task": ALL_TASKS}
-        read = 20_000 if phase in {"warm", "damaged"} else 0
+        read = 25_000 if phase in {"warm", "damaged"} else 0
         self._add(arm, whole, f"{prefix}tier_hit_tokens", [read])
         if phase != "damaged":
-            self._add(arm, whole, "host_hit_tokens", [5_000])
-            self._add(arm, whole, "computed_tokens", [5_000 if read else 25_000])
+            self._add(arm, whole, "host_hit_tokens", [0])
+            self._add(arm, whole, "computed_tokens", [5_000 if read else 30_000])
         if checksums == "on":
             self._add(arm, whole, f"{prefix}damaged_chunks", [9 if prefix else 0])
         if prefix:

@@ -25,12 +25,14 @@ def recorded() -> Noise:
     return noise.read(error_rates.NOISE)
 
 
+@pytest.mark.timeout(600)
 def test_equal_wheels_are_called_a_regression_at_most_once_in_a_hundred(recorded: Noise) -> None:
     rates = rates_of(scenarios()[0], recorded, read_rules())
     assert sum(rates.counts.values()) == COMPARISONS == 200
     assert rates.counts.get(REGRESSION, 0) <= FALSE_MAX * COMPARISONS == 2
 
 
+@pytest.mark.timeout(600)
 def test_ten_percent_slower_is_caught_in_95_of_100(recorded: Noise) -> None:
     rates = rates_of(scenarios()[1], recorded, read_rules())
     assert sum(rates.counts.values()) == COMPARISONS == 200

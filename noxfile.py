@@ -132,12 +132,6 @@ def micro(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
-def accuracy(session: nox.Session) -> None:
-    """Prove that answers from each tier are as right as without one; `-- --quick`, `-- --help`."""
-    measure(session, vllm_environment(session), "harness.accuracy")
-
-
-@nox.session(venv_backend="none", default=False)
 def sweep(session: nox.Session) -> None:
     """Sweep named workloads over streams, threads and arms, from disk; `-- --quick`, `-- --help`."""
     measure(session, vllm_environment(session), "harness.sweep")
@@ -149,6 +143,12 @@ def report(session: nox.Session) -> None:
     python = session_python(session)
     install(session, python, dependency_group("report"))
     session.run(python, "-m", "harness.report", *session.posargs, env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session(venv_backend="none", default=False)
+def accuracy(session: nox.Session) -> None:
+    """Prove that answers from each tier are as right as without one; `-- --quick`, `-- --help`."""
+    measure(session, vllm_environment(session), "harness.accuracy")
 
 
 @nox.session(default=False)

@@ -5,7 +5,6 @@ measurement could not be made, 2 for a mistake of the user.
 """
 
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from harness import checks, environment, model, plan, storage
 from harness.accuracy import lm_eval
 from harness.arms import ARMS, parse_arms
 from harness.blocks import Bench, Options, run_target
+from harness.command_line import make_console, numbers, writable
 from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError, UsageError
 from harness.records import RecordLog
 from harness.report import bench_tables
@@ -24,42 +24,6 @@ from harness.server import is_healthy
 from harness.signals import end_in_order
 
 DEFAULT_OUT: Final = Path("bench-out")
-# A server takes 5 GB; what measures it takes 1.5.
-TWO_SERVERS_BYTES: Final = 12_000_000_000
-# Where the output is no terminal, lines are not cut to a width that nobody has.
-PLAIN_WIDTH: Final = 100
-
-
-def writable(directory: Path, option: str) -> Path:
-    """Make a directory and prove that it can be written.
-
-    Raises:
-        UsageError: It cannot.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"{option} {directory}: cannot write there ({error.strerror}); name another directory"
-        ) from error
-    return directory.resolve()
-
-
-def numbers(text: str, option: str) -> tuple[int, ...]:
-    """Parse a comma-separated list of positive numbers.
-
-    Raises:
-        UsageError: Something else is in it.
-    """
-    try:
-        found = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
-    except ValueError:
-        found = (0,)
-    if any(number < 1 for number in found):
-        raise UsageError(f"{option} {text!r}: give positive numbers, separated by commas")
-    return found
 
 
 def _checked_target(target: str, tokenizer: Path | None) -> tuple[str, Path]:
@@ -130,9 +94,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
     The results are records.jsonl, report.md and a table. It fails unless vLLM's own metrics prove that the
     warm phase was served from disk, faster than cold, with answers as right as without a tier.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+    console = make_console()
     end_in_order()
     try:
         checked_target = _checked_target(target, tokenizer) if target is not None else None
@@ -148,7 +110,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
             threads=numbers(threads, "--threads"),
             conversations=conversations,
             documents=documents,
-            servers_at_once=plan.SERVERS_AT_ONCE if environment.has_memory(TWO_SERVERS_BYTES) else 1,
+            servers_at_once=plan.SERVERS_AT_ONCE if environment.has_memory(plan.TWO_SERVERS_BYTES) else 1,
         )
         out_dir = writable(out, "--out")
         options = Options(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
 
 from harness import environment, model, storage
 from harness.accuracy import plan, report, verdicts
@@ -17,7 +16,7 @@ from harness.accuracy.comparison import read_limits
 from harness.accuracy.lm_eval import GSM8K, parse_tasks
 from harness.accuracy.session import Options, Session
 from harness.arms import ARMS, BASELINE, Arm, parse_arms
-from harness.bench import PLAIN_WIDTH, writable
+from harness.command_line import make_console, writable
 from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError
 from harness.records import RecordLog
 from harness.signals import end_in_order
@@ -96,9 +95,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
     In every run chunks are damaged on disk, too: the gate must fail where nothing verifies them, and pass
     where checksums do. A run whose control does not do that is INVALID.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+    console = make_console()
     end_in_order()
     try:
         limits = read_limits()

@@ -82,12 +82,14 @@ class Options:
 
 def _wheels(options: Options, console: Console) -> Mapping[str, Wheel]:
     """Build what is to be compared, and unpack it."""
-    into = options.out / "wheels"
+    into = options.out.resolve() / "wheels"
     # Before anything is built, which takes minutes.
     commits = {name: wheels.commit_of(name) for name in (options.base, options.head) if name is not None}
     for path in (options.base_wheel, options.head_wheel):
         if path is not None and not path.is_file():
             raise UsageError(f"{path} is no file; name a wheel of kvfs")
+
+    shutil.rmtree(into, ignore_errors=True)
 
     def built(revision: str | None) -> tuple[Path, str]:
         if revision is not None:
@@ -105,7 +107,6 @@ def _wheels(options: Options, console: Console) -> Mapping[str, Wheel]:
     if options.base or options.base_wheel:
         base = one(BASE, options.base_wheel, options.base)
     else:
-        shutil.rmtree(into / BASE, ignore_errors=True)
         base = replace(head, directory=shutil.copytree(head.directory, into / BASE))
     return {BASE: base, HEAD: head}
 

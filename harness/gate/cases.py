@@ -55,7 +55,7 @@ CASES: Final = (
     Case(LOAD, 1 << 20, 32),
     Case(STORE, 64 << 10, 128),
     Case(STORE, 1 << 20, 16),
-    Case(LOOKUP, 64 << 10, 256, 16),
+    Case(LOOKUP, 64 << 10, 256, 8),
 )
 
 

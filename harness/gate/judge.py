@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from scipy import stats
 
 from harness.gate import sample
@@ -147,7 +148,7 @@ def judge(records: Sequence[Record], rules: Rules) -> Verdict:
 
     def contrast(line: Line, blocks: int) -> _Contrast:
         some = ratios[line][:blocks]
-        spread = statistics.stdev(some)
+        spread = float(np.std(some, ddof=1))
         return _Contrast(
             statistics.fmean(some), spread / math.sqrt(blocks), blocks - 1, spread, base_us[line]
         )
@@ -169,7 +170,7 @@ def judge_stored(baseline: Sequence[Record], records: Sequence[Record], rules: R
 
     def contrast(line: Line, count: int) -> _Contrast:
         old, new = (each.log_levels(line, HEAD)[:count] for each in (before, after))
-        parts = [statistics.variance(some) / count for some in (old, new)]
+        parts = [float(np.var(some, ddof=1)) / count for some in (old, new)]
         # Welch and Satterthwaite.
         freedom = sum(parts) ** 2 / (sum(part**2 for part in parts) or 1.0) * (count - 1)
         return _Contrast(
@@ -263,7 +264,7 @@ def _more_blocks(contrast: _Contrast, bound: float, blocks: int, rules: Rules, e
     slower = contrast.mean > bound
     distance = contrast.mean if slower else bound - contrast.mean
     tail = error if slower else (1 - rules.confidence) / 2
-    for count in range(blocks + 1, _BLOCKS_MAX):
-        if stats.t.isf(tail, count - 1) * contrast.spread / math.sqrt(count) < distance:
-            return count - blocks
-    return None
+    counts = np.arange(blocks + 1, _BLOCKS_MAX)
+    reach = stats.t.isf(tail, counts - 1) * contrast.spread / np.sqrt(counts)
+    enough = counts[reach < distance]
+    return int(enough[0]) - blocks if len(enough) else None

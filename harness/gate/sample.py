@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, cast
 
 from harness.gate.cases import ARMS, BASE, HEAD, METRICS, SUITE
@@ -56,7 +57,7 @@ class Sample:
     values: dict[Line, dict[int, dict[str, Sequence[float]]]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    @property
+    @cached_property
     def blocks(self) -> list[int]:
         """The numbers of the blocks that are whole: every line of both arms."""
         lines = list(self.values.values())

@@ -122,7 +122,8 @@ def unpack(path: Path, directory: Path, revision: str) -> Wheel:
             archive.extractall(directory)  # noqa: S202  zipfile keeps members inside
     except (OSError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} cannot be read as a wheel ({error}); name a .whl file") from error
-    return Wheel(revision, hashlib.sha256(content).hexdigest(), directory)
+    # Absolute, since the processes that import it have another working directory.
+    return Wheel(revision, hashlib.sha256(content).hexdigest(), directory.resolve())
 
 
 def _git(root: Path, *arguments: str) -> bytes:

@@ -41,8 +41,13 @@ _SETTLE_S: Final = 0.002
 # Of the stored files so many are read back in each burst; all are counted.
 _FILES_READ_BACK: Final = 4
 _ENOENT: Final = 2
-# One call of each for every chunk; what `gate -- --slowdown` slows down.
-_SLOWED_CALLS: Final = {LOAD: "openat", STORE: "openat_nameless", LOOKUP: "fstatat"}
+# Of each operation the call that every chunk makes once, which `gate -- --slowdown` slows down; a store makes
+# one of two, depending on the file system.
+_SLOWED_CALLS: Final = {
+    LOAD: ("openat",),
+    STORE: ("openat_nameless", "openat_create"),
+    LOOKUP: ("fstatat",),
+}
 
 
 def key_of(kind: int, number: int) -> bytes:
@@ -213,8 +218,9 @@ class Slowness:
         """Slow each chunk of an operation down, and no other one."""
         self._reset()
         self._pause(0)
-        if not self._add(_SLOWED_CALLS[op].encode(), 0, 0, b"spin", 0, 0, delay_ns):
-            raise WorkerError("this wheel's switch cannot slow it down: it is older than the gate")
+        for call in _SLOWED_CALLS[op]:
+            if not self._add(call.encode(), 0, 0, b"spin", 0, 0, delay_ns):
+                raise WorkerError("this wheel's switch cannot slow it down: it is older than the gate")
 
 
 class Server:

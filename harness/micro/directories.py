@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from harness import storage
 
 _JOURNALS: Final = Path("/proc/fs/jbd2")
@@ -41,7 +39,7 @@ def own_directory(parent: Path, prefix: str = "kvfs-micro") -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     for leftover in parent.glob(f"{prefix}-*-*"):
         owner = leftover.name.removeprefix(f"{prefix}-").partition("-")[0]
-        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+        if owner.isdecimal() and not Path("/proc", owner).exists():
             shutil.rmtree(leftover, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-", dir=parent))
     try:

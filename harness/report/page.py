@@ -28,6 +28,7 @@ _SECTIONS: Final[Sequence[Callable[[Sequence[Record]], Section]]] = (
     chunks.looking,
     answers.section,
     bench_tables.section,
+    serving.sweep_tables,
 )
 
 

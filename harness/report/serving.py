@@ -9,8 +9,10 @@ from harness.plan import COLD, HOST, WARM
 from harness.records import Record
 from harness.report import model
 from harness.report.model import Kind, Panel, Picture, Section, Series
+from harness.sweep import summary as sweep_summary
 
-SUITES: Final = ("bench", "sweep")
+SWEEP: Final = "sweep"
+SUITES: Final = ("bench", SWEEP)
 # Metric, title, label of the axis, and what one value is of.
 _METRICS: Final = (
     ("requests_per_s", "Requests per second", "requests/s", "run"),
@@ -42,6 +44,15 @@ def section(records: Sequence[Record]) -> Section:
         "time; its cold figures stand beside the other phases, too."
     )
     return Section(title, [phases], pictures)
+
+
+def sweep_tables(records: Sequence[Record]) -> Section:
+    """Return the tables of `sweep` itself: what requests saw, where their tokens came from, and the disk."""
+    title = "Tables of sweep"
+    mine = [record for record in records if record.suite == SWEEP]
+    if not mine:
+        return Section(title, missing="`nox -s sweep` did not add to these records.")
+    return Section(title, grids=sweep_summary.grids(mine))
 
 
 def _scenario(record: Record) -> tuple[str, str]:

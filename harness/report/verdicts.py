@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness import checks
+from harness.accuracy import report as accuracy_report
+from harness.accuracy import verdicts as accuracy_verdicts
+from harness.accuracy.comparison import read_limits
 from harness.checks import Check
+from harness.gate import judge as gate_judge
+from harness.gate import sample as gate_sample
+from harness.gate import text as gate_text
 from harness.micro import gates, summary
 from harness.micro.cases import SUITE as MICRO
 from harness.records import Record
 from harness.report.grid import Grid
 from harness.report.model import UNREADABLE, Section
+from harness.sweep import summary as sweep_summary
 from harness.verdicts import INCONCLUSIVE, INVALID, PASS, REGRESSION
 
 FAIL: Final = "FAIL"
@@ -73,7 +80,42 @@ def _unproven(records: Sequence[Record]) -> list[str]:
     return found
 
 
-JUDGES: Final[Mapping[str, Judge]] = {"bench": _bench, MICRO: _micro}
+def _sweep(records: Sequence[Record]) -> Judged:
+    return _claims("Checks of sweep", sweep_summary.evaluate(records))
+
+
+def _accuracy(records: Sequence[Record]) -> Judged:
+    outcome = accuracy_verdicts.evaluate(records, read_limits())
+    controls = _claims("Controls of accuracy", outcome.controls)
+    passes = accuracy_report.comparisons(outcome.passes, "Gate: each pass beside the arm none")
+    damaged = accuracy_report.comparisons(outcome.damaged, "Control: chunks damaged on disk")
+    # One answer for the run: passes mean nothing without their controls.
+    return Judged({outcome.verdict: 1}, [passes, damaged, *controls.grids])
+
+
+def _gate(records: Sequence[Record]) -> Judged:
+    """Judge each comparison by itself; the lines shown are the last one's."""
+    rules = gate_judge.read_rules()
+    answers: list[str] = []
+    told = []
+    lines: list[Grid] = []
+    for number, some in sorted(gate_sample.comparisons(records).items()):
+        verdict = gate_judge.judge(some, rules)
+        planned = rules.planned_in(some)
+        answers.append(verdict.answer)
+        told.append([verdict.answer, str(number), gate_text.paragraph(some, verdict, planned)])
+        lines = [gate_text.grid(verdict, planned)]
+    columns = ("answer", "comparison", "what was compared, and what came of it")
+    return Judged(Counter(answers), [Grid("Gate of revisions", columns, told, len(columns)), *lines])
+
+
+JUDGES: Final[Mapping[str, Judge]] = {
+    "bench": _bench,
+    "sweep": _sweep,
+    "accuracy": _accuracy,
+    MICRO: _micro,
+    "gate": _gate,
+}
 
 
 def judge(records: Sequence[Record]) -> dict[str, Judged]:
@@ -92,6 +134,22 @@ def judge(records: Sequence[Record]) -> dict[str, Judged]:
     return found
 
 
+def _worst_first(grid: Grid) -> Grid:
+    """Return a table with its answers in the first column, where a phone shows them, and the worst on top."""
+    places = [index for row in grid.rows for index, cell in enumerate(row) if cell in ORDER]
+    if not places:
+        return grid
+    place = places[0]
+
+    def moved(cells: Sequence[str]) -> list[str]:
+        return [cells[place], *cells[:place], *cells[place + 1 :]]
+
+    def badness(row: Sequence[str]) -> int:
+        return ORDER.index(row[0]) if row[0] in ORDER else len(ORDER)
+
+    return Grid(grid.title, moved(grid.columns), sorted(map(moved, grid.rows), key=badness), grid.labels)
+
+
 def section(judged: Mapping[str, Judged]) -> Section:
     """Return the verdicts of all suites."""
     title = "Verdicts"
@@ -103,8 +161,5 @@ def section(judged: Mapping[str, Judged]) -> Section:
         "that the disk was read. FAIL: what was claimed does not hold."
     )
     counts = "; ".join(each.sentence(suite) for suite, each in judged.items())
-    return Section(
-        title,
-        [answers, f"{counts}."],
-        grids=[grid for each in judged.values() for grid in each.grids if grid.rows],
-    )
+    grids = [_worst_first(grid) for each in judged.values() for grid in each.grids if grid.rows]
+    return Section(title, [answers, f"{counts}."], grids=grids)

@@ -15,8 +15,9 @@ from rich.console import Console
 
 from harness import environment, model, storage
 from harness.arms import parse_arms
-from harness.bench import PLAIN_WIDTH, TWO_SERVERS_BYTES, numbers, writable
+from harness.command_line import make_console, numbers, writable
 from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError, UsageError
+from harness.plan import TWO_SERVERS_BYTES
 from harness.records import RecordLog
 from harness.signals import end_in_order
 from harness.sweep import scenario, summary
@@ -153,9 +154,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
     options and --out, it measures what is missing. It fails unless vLLM's own metrics and the kernel's prove
     that the second time was served from disk.
     """
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
+    console = make_console()
     end_in_order()
     try:
         studies = []

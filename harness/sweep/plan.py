@@ -27,7 +27,7 @@ _SECONDS_START: Final = 60.0
 _SECONDS_STOP: Final = 3.0
 _SECONDS_RUN: Final = 3.0
 _SECONDS_A_TOKEN: Final = 0.003
-_SECONDS_AN_ANSWERED_TOKEN: Final = 0.05
+_SECONDS_AN_ANSWERED_TOKEN: Final = 0.09
 
 
 @dataclass(frozen=True)

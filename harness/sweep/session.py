@@ -127,10 +127,10 @@ class Sweep:
         lines = []
         if self.skipped:
             names = "; ".join(f"{leg.scenario}: {leg.title}" for leg in self.skipped)
-            lines.append(f"{len(self.skipped)} legs were measured before and are not again: {names}")
+            lines.append(f"measured before, and not again: {names}")
         if self._work:
             seconds = sum(sum(study.seconds(group)) for study, group in self._work) + SECONDS_PREPARE
-            lines.append(f"{legs} legs with {servers} servers to measure, about {seconds / 60:.0f} minutes")
+            lines.append(f"to measure: {legs} legs, {servers} servers, about {seconds / 60:.0f} minutes")
             if self._device is None:
                 lines.append(f"{self._options.work_dir} is on no block device: its use cannot be sampled")
         else:

@@ -82,7 +82,7 @@ def _speed(table: Table, title: str) -> Grid:
 
 def _disk(table: Table, title: str) -> Grid:
     sources = ("computed_tokens", "host_hit_tokens", "tier_hit_tokens")
-    samples = ("disk_read_mb_per_s", "disk_write_mb_per_s", "disk_busy_percent", "cpu_percent")
+    samples = ("disk_read_mb_per_s", "disk_write_mb_per_s", "disk_busy_percent")
     rows = [
         [
             *_labels(case),
@@ -93,10 +93,10 @@ def _disk(table: Table, title: str) -> Grid:
         ]
         for case in _cases(table)
     ]
-    columns = (*_LABELS, "computed", "host", "disk", "MB read", "r MB/s", "w MB/s", "busy %", "CPU %", "MB")
+    columns = (*_LABELS, "computed", "host", "disk", "MB", "read", "write", "busy", "used")
     title = (
-        f"{title}: where prompt tokens came from, MB that the server read, and the device meanwhile (MB: of "
-        "the tier's directory at the end)"
+        f"{title}: where prompt tokens came from, MB that the server read from storage, the device's MB/s "
+        "and busy %, MB of the tier's directory at the end"
     )
     return Grid(title, columns, rows, len(_LABELS))
 

@@ -1,5 +1,6 @@
 """The gate as its users run it: real wheels in real processes, judging again, mistakes, and Ctrl-C."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -65,11 +66,17 @@ def measured(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     out = tmp_path_factory.mktemp("measured")
     options = ("--base-wheel", str(wheel), "--head-wheel", str(wheel), "--smoke", "--blocks", "3")
     place = tmp_path_factory.mktemp("place")
+    # Relative, as users write it: the processes that import the wheels work elsewhere.
     done = subprocess.run(
-        command(out, *options, "--dir", str(place)), cwd=ROOT, capture_output=True, text=True, check=False
+        command(Path("here"), *options, "--dir", str(place)),
+        cwd=out,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert not list(place.iterdir()), done.stderr
-    return out, done.returncode
+    return out / "here", done.returncode
 
 
 def test_comparison_of_equal_wheels_measures_every_line_of_both_with_proof(

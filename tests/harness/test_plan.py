@@ -134,6 +134,21 @@ def test_an_arm_tells_vllm_its_tier_and_threads() -> None:
     ]
 
 
+def test_host_memory_alone_has_no_disk_tier() -> None:
+    assert not arms.DRAM.offloads
+    text = arms.kv_transfer_config(arms.DRAM, Path("/data/x"), 0, 1 << 30, "engine-1")
+    assert text is not None
+    extra = json.loads(text)["kv_connector_extra_config"]
+    assert (extra["secondary_tiers"], extra["cpu_bytes_to_use"]) == ([], 1 << 30)
+
+
+def test_read_and_write_threads_may_differ() -> None:
+    text = arms.kv_transfer_config(ARMS["fs"], Path("x"), 32, 1, "e", n_write_threads=16)
+    assert text is not None
+    (tier,) = json.loads(text)["kv_connector_extra_config"]["secondary_tiers"]
+    assert (tier["n_read_threads"], tier["n_write_threads"]) == (32, 16)
+
+
 def test_arms_differ_in_tier_or_environment_alone() -> None:
     assert arms.kv_transfer_config(ARMS["none"], Path("x"), 4, 1, "e") is None
     kvfs, fallback = (

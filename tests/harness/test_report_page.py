@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
+import gate_records
 import made_up_report
 import pytest
+from made_up_answers import MadeUpAnswers
 from made_up_run import MadeUpRun
 
 from harness.records import Record, RecordLog
@@ -83,6 +85,12 @@ def test_page_says_of_each_plot_what_it_shows_and_of_how_many_values() -> None:
     assert "none, cold" in html
 
 
+def test_page_has_the_sweeps_own_tables() -> None:
+    section = section_of(html_of(list(made_up_report.sweep())), "tables-of-sweep")
+    assert "disk-4k, scale 32: speed" in section
+    assert "disk-4k, scale 32: where prompt tokens came from" in section
+
+
 def test_page_leaves_out_what_was_not_measured_with_a_sentence() -> None:
     html = html_of(list(made_up_report.accuracy()))
     for name, session in (
@@ -95,7 +103,8 @@ def test_page_leaves_out_what_was_not_measured_with_a_sentence() -> None:
         assert session in section
         assert "<svg" not in section
     assert "<svg" in section_of(html, "accuracy")
-    assert "did not add to these records" in section_of(html, "tables-of-bench")
+    for name in ("tables-of-bench", "tables-of-sweep"):
+        assert "did not add to these records" in section_of(html, name)
 
 
 def test_page_pairs_scores_by_document() -> None:
@@ -141,6 +150,14 @@ def test_verdicts_of_micro_are_those_of_its_gates() -> None:
     assert verdicts.judge(slow)["micro"].answers["REGRESSION"] > 0
 
 
+def test_verdicts_stand_first_and_the_worst_on_top() -> None:
+    section = verdicts.section(verdicts.judge(list(made_up_report.micro())))
+    answers = [row[0] for row in section.grids[0].rows]
+    assert section.grids[0].columns[0] == "answer"
+    assert answers == sorted(answers, key=verdicts.ORDER.index)
+    assert {answers[0], answers[-1]} == {"INVALID", "PASS"}
+
+
 def test_verdicts_of_bytes_that_may_not_have_passed_the_device_are_invalid() -> None:
     records = [
         dataclasses.replace(record, env={**record.env, "page_cache": {"proven": False}})
@@ -149,6 +166,29 @@ def test_verdicts_of_bytes_that_may_not_have_passed_the_device_are_invalid() -> 
     ]
     answers = verdicts.judge(records)["micro"].answers
     assert answers["INVALID"] == sum(answers.values())
+
+
+@pytest.mark.parametrize(("effect", "answer"), [(0.0, "PASS"), (0.2, "REGRESSION")])
+def test_verdict_of_the_gate_is_its_judge_s(effect: float, answer: str) -> None:
+    judged = verdicts.judge(gate_records.comparison(12, effect))["gate"]
+    assert judged.answers == {answer: 1}
+    assert any(grid.rows for grid in judged.grids)
+
+
+def test_verdicts_of_several_comparisons_are_one_each() -> None:
+    records = [*gate_records.comparison(12), *gate_records.comparison(12, 0.2, number=2)]
+    judged = verdicts.judge(records)["gate"]
+    assert judged.answers == {"PASS": 1, "REGRESSION": 1}
+    told = verdicts.section({"gate": judged}).grids[0].rows
+    assert [row[:2] for row in told] == [["REGRESSION", "2"], ["PASS", "1"]]
+    assert "6 blocks" in told[0][2]
+
+
+def test_verdict_of_accuracy_is_invalid_without_its_controls() -> None:
+    answers = MadeUpAnswers()
+    assert verdicts.judge(answers.records)["accuracy"].answers == {"PASS": 1}
+    alone = [record for record in answers.records if record.phase != "damaged"]
+    assert verdicts.judge(alone)["accuracy"].answers == {"INVALID": 1}
 
 
 def test_records_that_their_suite_would_not_write_are_invalid_and_the_rest_is_shown() -> None:

@@ -104,7 +104,7 @@ def test_tables_have_a_row_for_each_case_with_medians_and_means() -> None:
     assert ("dram", "-", "2", "host") in rows
     assert rows["kvfs", "32/16", "2", "warm"] == ["4.00", "32.0", "900", "100", "200", "1,250", "20"]
     disk_rows = {tuple(row[:4]): row[4:] for row in disk.rows}
-    assert disk_rows["fs", "4", "1", "warm"] == ["100", "64", "256", "8", "8", "-", "20", "-", "4"]
+    assert disk_rows["fs", "4", "1", "warm"] == ["100", "64", "256", "8", "8", "-", "20", "4"]
     page = summary.markdown(made_up(), summary.evaluate(made_up()))
     assert "## mine, scale 2: speed" in page
     assert "- ok: mine: fs, 4 threads: warm tokens came from the disk tier" in page

@@ -38,6 +38,7 @@ NO_CALLS = frozenset(
         "munmap",
         "nanosleep",
         "realloc",
+        "sigfillset",
         "strcmp",
         "strlen",
         "strstr",

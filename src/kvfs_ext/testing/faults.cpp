@@ -61,8 +61,7 @@ bool applies(const Rule& rule, std::size_t call) {
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
 void pause(std::uint64_t delay_ns) {
-  struct timespec left = {static_cast<time_t>(delay_ns / kSecondNs),
-                          static_cast<long>(delay_ns % kSecondNs)};
+  struct timespec left = {static_cast<time_t>(delay_ns / kSecondNs), static_cast<long>(delay_ns % kSecondNs)};
   while (::nanosleep(&left, &left) != 0 && errno == EINTR) {
   }
 }

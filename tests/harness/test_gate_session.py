@@ -227,6 +227,7 @@ def test_slowdown_of_a_wheel_without_the_switch_is_refused(wheel: Path, tmp_path
         Blocks(plan, place, tmp_path).measure(1, 0)
 
 
+@pytest.mark.timeout(300)
 def test_interrupted_series_leaves_nothing_and_goes_on_where_it_was(wheel: Path, tmp_path: Path) -> None:
     out, place = tmp_path / "out", tmp_path / "place"
     wheels = ("--base-wheel", str(wheel), "--head-wheel", str(wheel), "--smoke")

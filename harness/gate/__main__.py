@@ -118,9 +118,10 @@ def _run(options: Options, console: Console) -> int:
         return error_rates.run(options.noise, rules, console)
     if options.records:
         return _judge_only(options, options.records, rules, console)
-    looks = (*[look for look in rules.looks[:-1] if look < (options.blocks or rules.looks[-1])],)
-    looks = (*looks, options.blocks or rules.looks[-1])
-    options.out.mkdir(parents=True, exist_ok=True)
+    last = options.blocks or rules.looks[-1]
+    looks = (*(look for look in rules.looks if look < last), last)
+    directory = place(options.directory)
+    _make(options.out)
     series = Series(
         Plan(
             _wheels(options, console),
@@ -133,12 +134,25 @@ def _run(options: Options, console: Console) -> int:
         options.out,
         console,
     )
-    directory = place(options.directory)
     if options.repeat is None:
         number = series.run_one(directory)
         return _show(options, console, {number: series.verdict(number)}, series.comparisons, rules)
     series.run(options.repeat, directory)
     return _show(options, console, series.verdicts(), series.comparisons, rules)
+
+
+def _make(directory: Path) -> None:
+    """Make a directory for results.
+
+    Raises:
+        UsageError: It cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--out {directory}: cannot write there ({error.strerror}); name another directory"
+        ) from error
 
 
 def _judge_only(options: Options, path: Path, rules: Rules, console: Console) -> int:
@@ -189,7 +203,7 @@ def _show(
         tally = text.tally(verdicts)
         tally.print(console)
         parts = [f"# Gate, {len(verdicts)} comparisons", tally.markdown(), *parts]
-    options.out.mkdir(parents=True, exist_ok=True)
+    _make(options.out)
     report = options.out / REPORT_NAME
     report.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     console.print(str(report), markup=False, highlight=False, soft_wrap=True)

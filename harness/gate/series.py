@@ -120,12 +120,15 @@ def place(directory: Path | None) -> Path:
     """Return where chunks are stored: the user's choice, or memory where that is a file system.
 
     Raises:
-        UsageError: There is too little room.
+        UsageError: It cannot be used, or has too little room.
     """
     usual = MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
     chosen = usual if directory is None else directory.resolve()
-    chosen.mkdir(parents=True, exist_ok=True)
-    free_bytes = shutil.disk_usage(chosen).free
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+        free_bytes = shutil.disk_usage(chosen).free
+    except OSError as error:
+        raise UsageError(f"--dir {chosen}: {error.strerror}; name another directory") from error
     if free_bytes < _NEEDED_BYTES:
         raise UsageError(
             f"{chosen} has {free_bytes >> 20} MiB free, and it needs {_NEEDED_BYTES >> 20}; name another "

@@ -165,10 +165,12 @@ def test_stored_baseline_is_judged_without_measuring(tmp_path: Path) -> None:
         pytest.param(["--base", "no-such-revision"], "no revision", id="unknown-revision"),
         pytest.param(["--base-wheel", "x.whl", "--head-wheel", "x.whl"], "x.whl is no file", id="no-wheel"),
         pytest.param(["--records", "x.jsonl"], "cannot read records", id="no-records"),
+        pytest.param(["--aa", "--dir", "/proc/nowhere"], "name another directory", id="no-directory"),
+        pytest.param(["--aa", "--out", "/proc/nowhere"], "cannot write there", id="no-place-for-results"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(tmp_path: Path, options: list[str], says: str) -> None:
-    status, output = invoke(*options, "--out", str(tmp_path / "out"))
+    status, output = invoke("--out", str(tmp_path / "out"), *options)
     assert status == EXIT_USAGE
     assert says in output.splitlines()[-1]
     assert "Traceback" not in output
@@ -225,6 +227,7 @@ def test_slowdown_of_a_wheel_without_the_switch_is_refused(wheel: Path, tmp_path
         Blocks(plan, place, tmp_path).measure(1, 0)
 
 
+@pytest.mark.timeout(300)
 def test_interrupted_series_leaves_nothing_and_goes_on_where_it_was(wheel: Path, tmp_path: Path) -> None:
     out, place = tmp_path / "out", tmp_path / "place"
     wheels = ("--base-wheel", str(wheel), "--head-wheel", str(wheel), "--smoke")

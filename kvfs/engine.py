@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from kvfs import backend, filesystems, identity
 from kvfs.config import TierConfig
-from kvfs.jobs import CompletionLike
+from kvfs.jobs import CompletionLike, NotesLike, RequestLike
 from kvfs.notices import Notices, warn_of_the_place
 from kvfs.paths import Namespace
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _DEFAULT_KEY_SIZE_BYTES = 36
 
 _logger = logging.getLogger("kvfs")
+_Answer = TypeVar("_Answer")
 
 
 class ChunkEngine:
@@ -85,7 +86,7 @@ class ChunkEngine:
                 "another kvfs uses this namespace, and index_mode is 'owner'; use 'auto' or 'shared'",
                 namespace.base_path,
             ) from error
-        # No wrapper: vLLM asks key by key on its scheduler's thread.
+        # No wrappers: vLLM asks key by key on its scheduler's thread.
         self.ask: Callable[[bytes, float], int] = self._native.ask
         """`MISS`, `HIT` or `RETRY` for a key, from memory; see `kvfs.jobs.EngineLike.ask`."""
         self._notices = Notices(namespace, config, queued, self._native.stats)
@@ -122,6 +123,12 @@ class ChunkEngine:
     def submit_lookup(self, job_id: int, keys: Collection[bytes]) -> None:
         """Enqueue the question which of `keys` are on disk; errors as in `submit_store`."""
         self._native.submit_lookup(job_id, *_packed(keys))
+
+    def tier_lookup(
+        self, notes: NotesLike, miss: _Answer, hit: _Answer, retry: _Answer
+    ) -> Callable[[bytes, RequestLike], _Answer]:
+        """Return the function that answers a tier's lookups; see `kvfs.jobs.EngineLike.tier_lookup`."""
+        return self._native.tier_lookup(notes, miss, hit, retry)
 
     def lookup_prefix(self, keys: Collection[bytes]) -> int:
         """Count the keys that are hits, up to the first that is none; errors as in `submit_store`."""

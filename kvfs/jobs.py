@@ -18,10 +18,10 @@ from __future__ import annotations
 import errno
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     # collections.abc.Buffer appeared in 3.12; type checkers know this module, nobody imports it.
     from typing_extensions import Buffer
@@ -34,6 +34,8 @@ MISS: Final = 0
 HIT: Final = 1
 RETRY: Final = 2
 EXPIRED: Final = 3
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,42 @@ class CompletionLike(Protocol):
         """Return a sentence on the first failure, or the empty string."""
 
 
+class RequestLike(Protocol):
+    """vLLM's `ReqContext`, as far as lookups read it."""
+
+    @property
+    def req_id(self) -> str:
+        """Return the request's name."""
+
+
+class NotesLike(Protocol):
+    """What is noted of requests, for `EngineLike.tier_lookup`: at any time of the one that is asking.
+
+    While `request_id` stays as it is, so do `waiting_since_s` and `denied`.
+    """
+
+    @property
+    def request_id(self) -> str | None:
+        """Return the request that is asking, None between two."""
+
+    @property
+    def waiting_since_s(self) -> float:
+        """Return since when it waits for answers (`time.monotonic()`), infinity if it does not."""
+
+    @property
+    def denied(self) -> Collection[bytes]:
+        """Return the keys that are a miss for it, whatever the engine knows."""
+
+    must_wait: bool
+    """Set to True when it is told to wait for an answer."""
+
+    def begin(self, request_id: str) -> None:
+        """Turn to the request that asks from now on."""
+
+    def missed(self) -> None:
+        """Take note that the engine said of a key that it is missing."""
+
+
 class EngineLike(Protocol):
     """Threads that run jobs against one namespace; thread-safe, from either implementation."""
 
@@ -130,6 +168,20 @@ class EngineLike(Protocol):
         Args:
             key: The key.
             waiting_since_s: An absence found since then (`time.monotonic()`) counts, however old it is.
+        """
+
+    def tier_lookup(
+        self, notes: NotesLike, miss: _Answer, hit: _Answer, retry: _Answer
+    ) -> Callable[[bytes, RequestLike], _Answer]:
+        """Return a function `(key, req_context)` that is `ask` for the requests of a tier.
+
+        It raises what `ask` raises and does not block. One thread may call it at a time.
+
+        Args:
+            notes: What is noted of requests; `req_context.req_id` says which one asks.
+            miss: What it returns for a miss.
+            hit: The same for a hit.
+            retry: The same where the disk is asked.
         """
 
     def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:

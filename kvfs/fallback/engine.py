@@ -6,8 +6,8 @@ import contextlib
 import math
 import os
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kvfs.fallback import crc32c
 from kvfs.fallback.checks import (
@@ -36,12 +36,14 @@ from kvfs.fallback.primary import PrimaryTier
 from kvfs.fallback.queue import ByteLimits
 from kvfs.fallback.seals import Seals
 from kvfs.fallback.space import Space, SpaceLimits
-from kvfs.jobs import Completion
+from kvfs.jobs import HIT, RETRY, Completion, NotesLike, RequestLike
 from kvfs.paths import make_directories
 from kvfs.permissions import DIR_MODE, FILE_MODE
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_Answer = TypeVar("_Answer")
 
 
 class Engine:
@@ -202,6 +204,37 @@ class Engine:
         if not isinstance(waiting_since_s, int | float):
             raise type_error("waiting_since_s", "a number of seconds", waiting_since_s)
         return self._core.ask(key, waiting_since_s)
+
+    def tier_lookup(
+        self, notes: NotesLike, miss: _Answer, hit: _Answer, retry: _Answer
+    ) -> Callable[[bytes, RequestLike], _Answer]:
+        """Return a function `(key, req_context)` that is `ask` for the requests of a tier.
+
+        It raises what `ask` raises and does not block. One thread may call it at a time.
+
+        Args:
+            notes: What is noted of requests; `req_context.req_id` says which one asks.
+            miss: What it returns for a miss.
+            hit: The same for a hit.
+            retry: The same where the disk is asked.
+        """
+        ask = self.ask
+
+        def answer(key: bytes, req_context: RequestLike) -> _Answer:
+            if req_context.req_id != notes.request_id:
+                notes.begin(req_context.req_id)
+            if notes.denied and key in notes.denied:
+                return miss
+            verdict = ask(key, notes.waiting_since_s)
+            if verdict == RETRY:
+                notes.must_wait = True
+                return retry
+            if verdict == HIT:
+                return hit
+            notes.missed()
+            return miss
+
+        return answer
 
     def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:
         """Count the packed keys that are hits, up to the first that is none. Never touches the disk.

@@ -14,8 +14,9 @@ _STEP_S: Final = 0.05
 class RequestNotes:
     """Since when requests wait for answers, and which keys failed to load for them.
 
-    The notes of the request that is asking lie in attributes, because the scheduler asks key by key. Not
-    thread-safe: vLLM calls a tier under its manager's lock.
+    The notes of the request that is asking lie in attributes, because the scheduler asks key by key; the
+    engine's `tier_lookup` reads and sets them (`kvfs.jobs.NotesLike`). Not thread-safe: vLLM calls a tier
+    under its manager's lock.
 
     Attributes:
         request_id: The request that is asking, None between two.
@@ -23,6 +24,17 @@ class RequestNotes:
         denied: Keys whose load failed for it.
         must_wait: To be set when it has to wait for an answer.
     """
+
+    # Attributes are read for each key, and are found faster so.
+    __slots__ = (
+        "_began_s",
+        "_denied",
+        "_waiting_since_s",
+        "denied",
+        "must_wait",
+        "request_id",
+        "waiting_since_s",
+    )
 
     def __init__(self) -> None:
         """Start with nothing noted."""

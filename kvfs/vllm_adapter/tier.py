@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from typing_extensions import override
@@ -21,7 +22,7 @@ from vllm.v1.kv_offload.tiering.base import JobId, JobResult, SecondaryTierManag
 
 from kvfs.config import TierConfig
 from kvfs.engine import ChunkEngine
-from kvfs.jobs import MISS, RETRY, SUCCESS, CompletionLike
+from kvfs.jobs import SUCCESS, CompletionLike
 from kvfs.notices import warn_without_limit
 from kvfs.vllm_adapter import metrics, translate
 from kvfs.vllm_adapter.lookup import RequestNotes
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
 
 _logger = logging.getLogger("kvfs")
-# By the engine's numbers: MISS, HIT, RETRY.
-_ANSWERS: Final = (LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY)
 # Whoever stops a server does not wait longer for a disk that hangs.
 _SHUTDOWN_TIMEOUT_S: Final = 30.0
 
@@ -81,7 +80,6 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         namespace = translate.namespace_of(config.root_dir, offloading_spec)
         self._engine = ChunkEngine(namespace, primary_kv_view, config)
         warn_without_limit(namespace, config)
-        self._ask = self._engine.ask
         self._notes = RequestNotes()
         self._meter = metrics.Meter(tier_type)
 
@@ -89,20 +87,13 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         return RequestOffloadingContext()
 
+    # vLLM asks key by key: after the first it finds the engine's own function in this place, and a hit then
+    # runs no Python code of ours.
+    @functools.cached_property
     @override
-    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+    def lookup(self) -> Callable[[OffloadKey, ReqContext], LookupResult]:
         """Answer from memory; only a key of which nothing is known costs a step. See docs/lookup.md."""
-        notes = self._notes
-        if req_context.req_id != notes.request_id:
-            notes.begin(req_context.req_id)
-        if notes.denied and key in notes.denied:
-            return LookupResult.MISS
-        verdict = self._ask(key, notes.waiting_since_s)
-        if verdict == RETRY:
-            notes.must_wait = True
-        elif verdict == MISS:
-            notes.missed()
-        return _ANSWERS[verdict]
+        return self._engine.tier_lookup(self._notes, LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY)
 
     @override
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:

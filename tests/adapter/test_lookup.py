@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import time
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from vllm.v1.kv_offload.base import OffloadKey, ReqContext
@@ -48,6 +52,38 @@ def test_owner_answers_in_the_call(owner: Tier) -> None:
     assert [ask(owner, stored), ask(owner, absent)] == ["MISS", "MISS"]
     owner.store([stored], [0])
     assert [ask(owner, stored), ask(owner, absent)] == ["HIT", "MISS"]
+
+
+def test_hits_and_questions_run_no_python_code_with_the_extension(shared: Tier) -> None:
+    from kvfs import backend  # noqa: PLC0415
+
+    stored, *unknown = keys_of(10)
+    shared.store([stored], [0])
+    context = ReqContext(req_id="request")
+    assert shared.manager.lookup(unknown[0], context).name == "RETRY"
+    ran: list[str] = []
+    previous = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: ran.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        for key in (stored, *unknown):
+            shared.manager.lookup(key, context)
+    finally:
+        sys.setprofile(previous)
+    assert bool(ran) == (backend.describe()[0] == "fallback")
+
+
+def test_tier_that_was_asked_can_be_freed(
+    make_tier: MakeTier, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # What is logged may hold on to the frames of an exception.
+    caplog.set_level("CRITICAL", "kvfs")
+    tier, other = make_tier(), make_tier(root=tmp_path / "other")
+    ask(tier, *keys_of(1))
+    tier.manager.shutdown()
+    gone = weakref.ref(tier.manager)
+    tier.manager = other.manager
+    gc.collect()
+    assert gone() is None
 
 
 def test_owner_knows_after_a_restart_what_is_there(owner: Tier, make_tier: MakeTier) -> None:

@@ -19,6 +19,9 @@
 namespace kvfs::index {
 
 inline constexpr std::size_t kKeySizeMax = 255;
+// What one thread writes and another reads for each key lies so far apart. Not
+// std::hardware_destructive_interference_size: that is not the same for all compilers.
+inline constexpr std::size_t kCacheLineBytes = 64;
 
 // Hundredths of a second since some start; may wrap around, after 497 days.
 using Moment = std::uint32_t;
@@ -135,14 +138,16 @@ class KeyIndex {
   const std::uint64_t seed_;
   const Moment negative_ttl_;
   std::atomic<bool> scanning_{false};
-  std::atomic<std::size_t> present_{0};
+  std::mutex making_;
+  std::array<std::atomic<Shards*>, kKeySizeMax + 1> by_size_{};
+
+  // What changes with the keys, apart from what each access reads.
+  alignas(kCacheLineBytes) std::atomic<std::size_t> present_{0};
   std::atomic<std::size_t> pinned_{0};
   std::atomic<std::size_t> memory_bytes_{0};
   // Above all seconds of a calendar until the year 2106.
   std::atomic<Use> next_use_{Use{1} << 32};
   std::atomic<std::size_t> next_shard_{0};
-  std::mutex making_;
-  std::array<std::atomic<Shards*>, kKeySizeMax + 1> by_size_{};
 };
 
 }  // namespace kvfs::index

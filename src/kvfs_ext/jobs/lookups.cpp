@@ -124,9 +124,11 @@ bool Lookups::probe(std::string_view key) {
 }
 
 bool Lookups::collect(std::string_view key) {
-  if (stop_ || outstanding_.load(std::memory_order_relaxed) >= kOutstandingMax) return false;
-  outstanding_.fetch_add(1, std::memory_order_relaxed);
+  if (stop_) return false;
   const std::lock_guard lock(questions_mutex_);
+  // Counted by batches: each look at what the threads have written waits for their core.
+  if (collected_ == 0 && outstanding_.load(std::memory_order_relaxed) + kProbesPerBatch > kOutstandingMax)
+    return false;
   questions_[key.size()].append(key);
   return ++collected_ >= kProbesPerBatch;
 }
@@ -143,6 +145,7 @@ std::vector<Questions> Lookups::take_probes() {
   std::vector<Questions> taken;
   const std::lock_guard lock(questions_mutex_);
   if (collected_ > 0) {
+    outstanding_.fetch_add(collected_, std::memory_order_relaxed);
     for (auto& [key_size, keys] : std::exchange(questions_, {}))
       taken.push_back({Asker::kIndex, {std::move(keys), key_size}});
     collected_ = 0;

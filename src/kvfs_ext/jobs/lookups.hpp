@@ -133,18 +133,20 @@ class Lookups {
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> scanned_files_{0};
   std::atomic<std::uint64_t> reclaimed_{0};
-  std::atomic<std::uint64_t> probes_{0};
-  std::atomic<std::uint64_t> checks_made_{0};
-  std::atomic<std::uint32_t> generation_{0};
-  // Questions that no thread has taken up.
-  std::atomic<std::size_t> outstanding_{0};
   std::thread scanner_;
 
-  std::mutex questions_mutex_;                    // guards what follows
-  std::map<std::size_t, std::string> questions_;  // packed keys by their length
-  std::map<std::size_t, std::string> checks_;     // the same
+  // What the threads write at each question, apart from what whoever asks reads for each key.
+  alignas(index::kCacheLineBytes) std::atomic<std::uint64_t> probes_{0};
+  std::atomic<std::uint32_t> generation_{0};
+  // Questions that were handed over and no thread has taken up.
+  std::atomic<std::size_t> outstanding_{0};
+
+  alignas(index::kCacheLineBytes) std::mutex questions_mutex_;  // guards what follows
+  std::map<std::size_t, std::string> questions_;                // packed keys by their length
+  std::map<std::size_t, std::string> checks_;                   // the same
   std::size_t collected_ = 0;
   std::size_t checks_collected_ = 0;
+  std::atomic<std::uint64_t> checks_made_{0};
 
   std::mutex storing_mutex_;
   std::unordered_multiset<std::string> storing_;  // keys whose store is under way

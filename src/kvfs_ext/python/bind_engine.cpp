@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "python/arguments.hpp"
 #include "python/bound_engine.hpp"
 #include "python/module.hpp"
+#include "python/tier_lookup.hpp"
 
 namespace kvfs::python {
 
@@ -184,6 +186,29 @@ Raises:
                        "(time.monotonic()) counts, however old it is.") +
            kKeyRaises)
               .c_str())
+      .def(
+          "tier_lookup",
+          [](nb::handle_t<BoundEngine> self, nb::object notes, nb::object miss, nb::object hit,
+             nb::object retry) {
+            const auto lookup = std::make_shared<TierLookup>(
+                nb::borrow(self), std::move(notes), std::move(miss), std::move(hit), std::move(retry));
+            return nb::cpp_function(
+                [lookup](nb::bytes key, nb::handle context) { return lookup->answer(key, context); },
+                nb::arg("key"), nb::arg("req_context"));
+          },
+          nb::arg("notes"), nb::arg("miss"), nb::arg("hit"), nb::arg("retry"),
+          nb::sig("def tier_lookup(self, notes: object, miss: object, hit: object, retry: object) -> "
+                  "collections.abc.Callable[[bytes, typing.Any], typing.Any]"),
+          R"(Return a function ``(key, req_context)`` that is ask() for the requests of a tier.
+
+It answers with ``miss``, ``hit`` or ``retry``, whatever these objects are, never blocks, and raises what
+ask() raises. One thread may call it at a time.
+
+Args:
+    notes: What is noted of requests, see kvfs.jobs.NotesLike; ``req_context.req_id`` says which one asks.
+    miss: Stands for a miss.
+    hit: Stands for a hit.
+    retry: Says that the disk is asked.)")
       .def("lookup_prefix", &BoundEngine::lookup_prefix, nb::arg("keys"), nb::arg("key_size_bytes"),
            "Count the packed keys that are hits, up to the first that is none. Never blocks; errors as in "
            "submit_lookup().")

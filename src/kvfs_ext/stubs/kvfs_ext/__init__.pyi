@@ -4,6 +4,9 @@ kvfs's native engine: batched lookup, store and load of chunks without the GIL.
 docs/engine.md in the source has the contract; kvfs.fallback keeps the same one in Python.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from typing_extensions import Buffer
 
 
@@ -219,6 +222,20 @@ class Engine:
             TypeError: No bytes.
             ValueError: A key of less than 5 or more than 255 bytes.
             RuntimeError: The engine belongs to the process that this one was forked from.
+        """
+
+    def tier_lookup(self, notes: object, miss: object, hit: object, retry: object) -> Callable[[bytes, Any], Any]:
+        """
+        Return a function ``(key, req_context)`` that is ask() for the requests of a tier.
+
+        It answers with ``miss``, ``hit`` or ``retry``, whatever these objects are, never blocks, and raises what
+        ask() raises. One thread may call it at a time.
+
+        Args:
+            notes: What is noted of requests, see kvfs.jobs.NotesLike; ``req_context.req_id`` says which one asks.
+            miss: Stands for a miss.
+            hit: Stands for a hit.
+            retry: Says that the disk is asked.
         """
 
     def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:

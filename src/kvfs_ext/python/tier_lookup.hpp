@@ -1,0 +1,39 @@
+// The question of a tier's user, "is this key there, for this request?", answered without Python code.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "python/bound_engine.hpp"
+
+namespace kvfs::python {
+
+// Asks the engine, and knows of the request that is asking what a request's notes (kvfs.jobs.NotesLike) say;
+// they are asked when another request asks, and told what they have to know. Keeps the engine alive. Needs
+// the GIL, and one call at a time. Neither the engine nor the notes know it, so it is in no reference cycle.
+class TierLookup {
+ public:
+  TierLookup(nb::object engine, nb::object notes, nb::object miss, nb::object hit, nb::object retry);
+
+  // The object that stands for the verdict. Throws as ask(), and what `context` and the notes raise.
+  nb::object answer(const nb::bytes& key, nb::handle context);
+
+ private:
+  void begin(const nb::object& request_id);
+
+  const nb::object engine_object_;
+  BoundEngine& engine_;
+  const nb::object notes_;
+  const nb::object miss_;
+  const nb::object hit_;
+  const nb::object retry_;
+  // Names of attributes; made once, since that costs as much as reading one.
+  const nb::object req_id_;
+  const nb::object request_id_;
+
+  // Of the request that is asking.
+  double waiting_since_s_;
+  nb::object denied_;  // none if there are no denied keys
+  bool must_wait_ = false;
+};
+
+}  // namespace kvfs::python

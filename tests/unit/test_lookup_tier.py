@@ -1,0 +1,205 @@
+"""The function that answers a tier's lookups: the engine's verdicts, for the request that is asking."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kvfs.vllm_adapter.lookup import RequestNotes
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Rig, StartRig
+
+DEADLINE_S = 30.0
+TTL_S = 0.05
+
+
+@dataclass
+class Request:
+    """As vLLM describes one."""
+
+    req_id: str = "a"
+
+
+class Notes(RequestNotes):
+    """Those of the tier, which count how often they are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def begin(self, request_id: str) -> None:
+        self.calls.append(f"begin {request_id}")
+        super().begin(request_id)
+
+    def missed(self) -> None:
+        self.calls.append("missed")
+        super().missed()
+
+
+@dataclass
+class TierLookup:
+    """The function of an engine, with the notes that it uses."""
+
+    rig: Rig
+    notes: Notes = field(default_factory=Notes)
+
+    def __post_init__(self) -> None:
+        self.ask: Callable[[bytes, Request], str] = self.rig.engine.tier_lookup(
+            self.notes, "miss", "hit", "retry"
+        )
+
+    def end_step(self) -> None:
+        """End a step and let the disk answer."""
+        self.notes.end()
+        self.rig.engine.submit_probes()
+        assert self.rig.engine.drain(DEADLINE_S)
+
+
+@pytest.fixture
+def shared(start_rig: StartRig, storage: Path) -> TierLookup:
+    rig = start_rig(storage, index_mode="shared", negative_ttl_s=TTL_S)
+    assert rig.await_stats(scan_complete=1)
+    return TierLookup(rig)
+
+
+def test_tier_lookup_answers_with_the_objects_it_was_given(shared: TierLookup) -> None:
+    there, absent = shared.rig.key(1), shared.rig.key(2)
+    shared.rig.place(there)
+    answers = tuple(object() for _ in range(3))
+    ask: Any = shared.rig.engine.tier_lookup(shared.notes, *answers)
+    assert all(ask(key, Request()) is answers[2] for key in (there, absent))
+    shared.end_step()
+    assert ask(there, Request()) is answers[1]
+    assert ask(key=absent, req_context=Request()) is answers[0]
+
+
+def test_request_begins_once_however_its_name_is_made(shared: TierLookup) -> None:
+    for _ in range(3):
+        shared.ask(shared.rig.key(1), Request(b"name".decode()))
+    assert shared.notes.calls == ["begin name"]
+    shared.ask(shared.rig.key(1), Request("another"))
+    shared.ask(shared.rig.key(1), Request("name"))
+    assert shared.notes.calls == ["begin name", "begin another", "begin name"]
+
+
+def test_same_request_begins_anew_after_a_step(shared: TierLookup) -> None:
+    request = Request()
+    for _ in range(2):
+        shared.ask(shared.rig.key(1), request)
+        shared.end_step()
+    # The answer was there: a miss, which the notes were told.
+    assert shared.notes.calls == ["begin a", "begin a", "missed"]
+
+
+def test_answer_counts_for_whoever_has_waited_for_it(shared: TierLookup) -> None:
+    key = shared.rig.key(1)
+    began_s = time.monotonic()
+    assert [shared.ask(key, Request(name)) for name in ("a", "b")] == ["retry", "retry"]
+    shared.end_step()
+    time.sleep(2 * TTL_S)
+    assert [shared.ask(key, Request(name)) for name in ("a", "b", "c")] == ["miss", "miss", "retry"]
+    assert shared.notes.request_id == "c"
+    assert shared.notes.waiting_since_s == math.inf
+    shared.notes.end()
+    shared.ask(key, Request("c"))
+    assert began_s < shared.notes.waiting_since_s < time.monotonic()
+
+
+def test_wait_is_noted_anew_in_each_step(shared: TierLookup) -> None:
+    first, second = shared.rig.key(1), shared.rig.key(2)
+    assert shared.ask(first, Request()) == "retry"
+    shared.end_step()
+    # An answer for the first, none for the second: it waits on.
+    assert [shared.ask(key, Request()) for key in (first, second)] == ["miss", "retry"]
+    assert shared.notes.must_wait
+    shared.end_step()
+    assert shared.notes
+    assert shared.ask(second, Request()) == "miss"
+    shared.end_step()
+    assert not shared.notes
+
+
+def test_denied_keys_are_a_miss_for_their_request_alone(shared: TierLookup) -> None:
+    denied, other = shared.rig.key(1), shared.rig.key(2)
+    shared.rig.store([denied, other], [0, 1])
+    assert shared.ask(denied, Request()) == "hit"
+    shared.notes.deny([denied], "a")
+    assert [shared.ask(key, Request()) for key in (denied, other)] == ["miss", "hit"]
+    assert shared.ask(denied, Request("b")) == "hit"
+    assert shared.ask(denied, Request()) == "miss"
+    shared.notes.forget("a")
+    assert shared.ask(denied, Request()) == "hit"
+
+
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [
+        pytest.param("key", TypeError, id="text"),
+        pytest.param(None, TypeError, id="none"),
+        pytest.param(b"1234", ValueError, id="short"),
+        pytest.param(bytes(256), ValueError, id="long"),
+    ],
+)
+def test_what_is_no_key_is_refused(shared: TierLookup, key: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        shared.ask(key, Request())
+
+
+def test_errors_of_the_request_and_the_notes_come_through(shared: TierLookup) -> None:
+    key = shared.rig.key(1)
+
+    class Broken:
+        @property
+        def req_id(self) -> str:
+            raise KeyError("broken")
+
+    class Incomparable(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            raise OverflowError("incomparable")
+
+        __ne__ = __eq__
+        __hash__ = str.__hash__
+
+    with pytest.raises(KeyError, match="broken"):
+        shared.ask(key, Broken())  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="req_id"):
+        shared.ask(key, object())  # type: ignore[arg-type]
+    with pytest.raises(OverflowError, match="incomparable"):
+        shared.ask(key, Request(Incomparable("b")))
+    with pytest.raises(AttributeError, match="request_id"):
+        shared.rig.engine.tier_lookup(object(), 0, 1, 2)(key, Request())  # type: ignore[arg-type]
+    # Nothing of it is left over.
+    assert shared.ask(key, Request()) == "retry"
+
+
+def test_tier_lookup_keeps_its_engine_and_is_freed_with_the_last_reference(shared: TierLookup) -> None:
+    notes = Notes()
+    gone = weakref.ref(notes)
+    ask = shared.rig.engine.tier_lookup(notes, "miss", "hit", "retry")
+    del notes
+    assert ask(shared.rig.key(1), Request()) == "retry"
+    gc.disable()
+    try:
+        del ask
+        # No cycle: nobody has to look for it.
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_tier_lookup_answers_after_the_engine_was_closed(shared: TierLookup) -> None:
+    key = shared.rig.key(1)
+    shared.rig.store([key], [0])
+    shared.rig.engine.close()
+    assert [shared.ask(key, Request()), shared.ask(shared.rig.key(2), Request())] == ["hit", "retry"]

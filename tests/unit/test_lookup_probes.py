@@ -73,7 +73,14 @@ def test_question_that_is_collected_twice_goes_to_the_disk_once_if_that_has_the_
 
 
 def test_questions_that_nobody_takes_up_do_not_pile_up(start_rig: StartRig, tmp_path: Path) -> None:
-    rig = start_rig(tmp_path, index_mode="shared", num_chunks=1, chunk_size_bytes=1 << 20, threads=(1, 1))
+    rig = start_rig(
+        tmp_path,
+        index_mode="shared",
+        num_chunks=1,
+        chunk_size_bytes=1 << 20,
+        threads=(1, 1),
+        negative_ttl_s=60,
+    )
     rig.store([rig.key(0)], [0])
     # The threads are busy for a while, and every step asks the same.
     rig.submit("load", [rig.key(0)] * 200, [0] * 200)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from polling import await_that
 from rig import Rig as Rig  # noqa: PLC0414 - the tests' types come from here
 
 from kvfs import backend
@@ -151,6 +152,16 @@ def one_chunk(request: pytest.FixtureRequest, storage: Path, io: IoBackend, star
     return EngineChunk(start_rig(storage, num_chunks=2, chunk_size_bytes=ONE_CHUNK_SIZE_BYTES))
 
 
+def _unmount(directory: Path) -> None:
+    """Unmount a file system; the kernel lets go of a closed ring's files some moments later."""
+
+    def is_unmounted() -> bool:
+        command = ["umount", str(directory)]
+        return subprocess.run(command, check=False, capture_output=True, timeout=30).returncode == 0
+
+    assert await_that(is_unmounted), f"{directory} stays busy"
+
+
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Mount]:
     """Yield a function that mounts a file system and returns its directory; unmounts after the test."""
@@ -162,7 +173,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
             result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
             if result.returncode != 0:
                 pytest.skip(f"this system does not let us mount {kind}: {result.stderr.strip()}")
-            stack.callback(subprocess.run, ["umount", str(directory)], check=True, timeout=30)
+            stack.callback(_unmount, directory)
             return directory
 
         yield mount_one

@@ -57,7 +57,9 @@ class Seen:
         capacity_bytes: The promise.
         samples: In order.
         counts: Sums over all processes, see `worker.py`; of the last starts with "final" before.
-        damages: Files that were damaged.
+        damages: Times that a file was damaged.
+        damaged: Files that were, as "namespace/key".
+        found: Files that loads have failed of as damaged, named alike. Two loads can find the same one.
         kills: Processes that were killed and started again.
         restarts: Those that were closed and started again.
         left_temporaries: Files of dead writers after the last start.
@@ -68,6 +70,8 @@ class Seen:
     samples: list[Sample] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     damages: int = 0
+    damaged: set[str] = field(default_factory=set)
+    found: set[str] = field(default_factory=set)
     kills: int = 0
     restarts: int = 0
     left_temporaries: int = 0
@@ -93,10 +97,12 @@ def failures(seen: Seen) -> list[str]:
             f"the capacity of {seen.capacity_bytes} bytes was exceeded in {len(over)} of {len(seen.samples)} "
             f"samples; the worst had {worst.physical_bytes} at {worst.at_s:.0f} s"
         )
-    discovered = seen.counts["damaged"] + seen.counts["final damaged"]
-    if discovered > seen.damages:
-        found.append(f"{discovered} loads failed as damaged, but only {seen.damages} files were damaged")
-    if seen.damages >= DAMAGES_FOR_A_FIND and discovered == 0:
+    if unharmed := sorted(seen.found - seen.damaged):
+        found.append(
+            f"loads of {len(unharmed)} chunks failed as damaged whose files nobody damaged; "
+            f"the first is {unharmed[0]}"
+        )
+    if seen.damages >= DAMAGES_FOR_A_FIND and not seen.found:
         found.append(f"none of {seen.damages} damaged files was found")
     if seen.samples and not (seen.counts["loads"] and seen.counts["stores"]):
         found.append("nothing was stored and loaded")

@@ -55,6 +55,8 @@ class Worker:
             talks=True,
         )
         self.counts: Counter[str] = Counter()
+        # Keys, in hex, whose loads have failed as damaged.
+        self.damaged: set[str] = set()
         self.pid = 0
         self._latencies: dict[str, list[float]] = {"store": [], "load": []}
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -77,6 +79,7 @@ class Worker:
             self.counts = Counter(cast("dict[str, int]", report["counts"]))
             for kind, values in cast("dict[str, list[float]]", report["latencies"]).items():
                 self._latencies[kind] += values
+            self.damaged.update(report["damaged"])
 
     def take_latencies(self, kind: str) -> list[float]:
         """Return the times of jobs since the last call, in ms."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.micro.summary import percentile
-from harness.soak.checks import Sample, Seen
+from harness.soak.checks import SAMPLES_MIN, Sample, Seen
 from harness.soak.chunks import bounded_bytes, entries, key_of, nameless_bytes, path_of
 from harness.soak.processes import Worker
 from harness.soak.worker import Job
@@ -89,7 +89,7 @@ class Session:
             self._work()
             for worker in self._workers:
                 worker.close()
-                self._ended += worker.counts
+                self._bury(worker)
             self._workers.clear()
             self._verify()
         finally:
@@ -112,7 +112,8 @@ class Session:
         end_s = begun_s + self._plan.duration_s
         while not self.seen.deaths:
             action = min(due_s, key=lambda each: due_s[each])
-            if due_s[action] > end_s:
+            # Where starts of processes take their time, a short soak is longer than asked for.
+            if due_s[action] > end_s and len(self.seen.samples) >= SAMPLES_MIN:
                 break
             time.sleep(max(0.0, due_s[action] - time.monotonic()))
             self.seen.deaths += filter(None, (worker.death() for worker in self._workers))
@@ -196,8 +197,10 @@ class Session:
         worker = self._random.choice(self._workers)
         key = key_of(int(self._random.random() ** 2 * worker.job.keys))
         path = Path(worker.job.base) / path_of(key)
+        name = f"{Path(worker.job.base).name}/{key.hex()}"
         # It may be evicted at any instant, or not be there.
         with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+            self.seen.damaged.add(name)
             if self._random.random() < 0.25:  # noqa: PLR2004 - a quarter
                 os.ftruncate(file.fileno(), self._plan.chunk_size_bytes // 2)
             else:
@@ -212,15 +215,24 @@ class Session:
         """Kill a process, or have it close, and start another one in its place."""
         place = self._random.randrange(1, len(self._workers))
         worker = self._workers[place]
-        if self._random.random() < 0.7:  # noqa: PLR2004 - most
+        # Of a few ends on a slow machine one at least is a kill.
+        if not self.seen.kills or self._random.random() < 0.7:  # noqa: PLR2004 - most
             worker.kill()
             self.seen.kills += 1
         else:
             if status := worker.close():
                 self.seen.deaths.append(f"{worker.name} closed with status {status}")
             self.seen.restarts += 1
-        self._ended += worker.counts
+        self._bury(worker)
         self._workers[place] = self._start(place)
+
+    def _bury(self, worker: Worker) -> None:
+        """Keep what one that has ended had counted."""
+        self._ended += worker.counts
+        self._keep_found(worker)
+
+    def _keep_found(self, worker: Worker) -> None:
+        self.seen.found |= {f"{Path(worker.job.base).name}/{key}" for key in worker.damaged}
 
     def _verify(self) -> None:
         """Load what is left, by processes that start alone one after the other, and look for leftovers."""
@@ -233,5 +245,6 @@ class Session:
                 if status := worker.await_end():
                     self.seen.deaths.append(f"{worker.name} ended with status {status}")
                 final += worker.counts
+                self._keep_found(worker)
         self.seen.counts = self._ended + Counter({f"final {name}": count for name, count in final.items()})
         self.seen.left_temporaries = sum(entry.name.endswith(".tmp") for entry in entries(self._root))

@@ -93,6 +93,7 @@ class _Worker:
         self._next_id = 0
         self._counts: Counter[str] = Counter()
         self._latencies: dict[str, list[float]] = {"store": [], "load": []}
+        self._damaged: list[str] = []
         self._ordered: list[bytes] = []
         self._input = b""
 
@@ -192,6 +193,7 @@ class _Worker:
                 name = "gone"
             elif outcome == errno.EBADMSG and done.kind == "load":
                 name = "damaged"
+                self._damaged.append(key.hex())
             elif outcome != 0:
                 name = "errors"
                 print(done.detail, file=sys.stderr, flush=True)
@@ -199,12 +201,19 @@ class _Worker:
             self._counts[f"ordered {name}"] += ordered
 
     def _report(self) -> None:
-        """Print what there was until now, and the latencies since the last report, in ms."""
+        """Print what there was until now; latencies (in ms) and damaged keys since the last report."""
         stats = self._engine.stats()
         self._take_evicted()
         counts: Mapping[str, int] = self._counts | {name: stats[name] for name in _STATS}
-        print(json.dumps({"pid": os.getpid(), "counts": counts, "latencies": self._latencies}), flush=True)
+        report = {
+            "pid": os.getpid(),
+            "counts": counts,
+            "latencies": self._latencies,
+            "damaged": self._damaged,
+        }
+        print(json.dumps(report), flush=True)
         self._latencies = {kind: [] for kind in self._latencies}
+        self._damaged = []
 
     def _take_evicted(self) -> None:
         """Take what vLLM's adapter takes, too, so that it does not pile up."""

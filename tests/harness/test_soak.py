@@ -40,7 +40,16 @@ def sample(at_s: float) -> Sample:
 def good() -> Seen:
     """Return a soak that nothing is wrong with."""
     counts = Counter(loads=1000, stores=500, damaged=3)
-    return Seen(CAPACITY, [sample(10.0 * i) for i in range(40)], counts, damages=6, kills=2, restarts=1)
+    return Seen(
+        CAPACITY,
+        [sample(10.0 * i) for i in range(40)],
+        counts,
+        damages=6,
+        damaged={f"space/{i}" for i in range(6)},
+        found={"space/0", "space/5"},
+        kills=2,
+        restarts=1,
+    )
 
 
 def late(seen: Seen, **changes: int) -> None:
@@ -80,12 +89,12 @@ def test_growth_in_the_first_quarter_is_warming_up() -> None:
             id="capacity",
         ),
         pytest.param(
-            lambda seen: seen.counts.update(damaged=4),
-            "7 loads failed as damaged, but only 6 files were damaged",
+            lambda seen: seen.found.add("other/5"),
+            "loads of 1 chunks failed as damaged whose files nobody damaged; the first is other/5",
             id="damage-that-is-none",
         ),
         pytest.param(
-            lambda seen: seen.counts.subtract(damaged=3),
+            lambda seen: seen.found.clear(),
             "none of 6 damaged files was found",
             id="damage-missed",
         ),

@@ -95,7 +95,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
     warm phase was served from disk, faster than cold, with answers as right as without a tier.
     """
     console = make_console()
-    end_in_order()
+    end_in_order("bench")
     try:
         checked_target = _checked_target(target, tokenizer) if target is not None else None
         if seed is None:

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from harness.errors import UsageError
 
-# Where the output is no terminal, lines are not cut to a width that nobody has.
-_PLAIN_WIDTH: Final = 100
+# A log has no width of its own, and tables need some.
+_PLAIN_WIDTH: Final = 150
 
 
 def make_console() -> Console:

@@ -96,7 +96,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
     where checksums do. A run whose control does not do that is INVALID.
     """
     console = make_console()
-    end_in_order()
+    end_in_order("accuracy")
     try:
         limits = read_limits()
         chosen = _tasks(tasks, quick=quick)

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from harness import records
+from harness.command_line import make_console
 from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError
 from harness.gate import error_rates, sample, text, wheels
 from harness.gate.cases import BASE, CASES, HEAD
@@ -26,7 +27,6 @@ from harness.signals import end_in_order
 from harness.verdicts import EXIT_STATUS, INVALID, worst
 
 REPORT_NAME: Final = "gate.md"
-_LOG_WIDTH: Final = 150
 _PAIRS: Final = 12
 _SMOKE_PAIRS: Final = 2
 _PERCENT: Final = 100.0
@@ -212,10 +212,8 @@ def _show(
 
 def main(**values: object) -> None:
     """Compare, and end with the status of the verdict."""
-    end_in_order()
-    console = Console()
-    if not console.is_terminal:
-        console.width = _LOG_WIDTH
+    end_in_order("gate")
+    console = make_console()
     try:
         status = _run(Options(**values), console)  # type: ignore[arg-type]  # click has converted each
     except HarnessError as error:

@@ -1,10 +1,8 @@
 """`python -m harness.micro`: measure store and load of chunks, without a model, and show what it means."""
 
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Final, cast
 
 import click
@@ -12,19 +10,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from harness import storage
-from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, HarnessError
+from harness.command_line import make_console
+from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError
 from harness.micro import gates, lookup_plots, lookup_summary, plots, summary
 from harness.micro.lookup_session import LookupSession
 from harness.micro.options import DECLARED, Options
 from harness.micro.session import Outcome, Session, Step
 from harness.micro.summary import Line
 from harness.records import RecordLog
+from harness.signals import end_in_order
 from harness.verdicts import PASS
 
 _RUNS_FOR_A_VERDICT: Final = 7
 # Memory, or a file system on top of another one whose costs are not a disk's.
 _NO_DISK: Final = storage.MEMORY_FILESYSTEMS | {"overlay"}
-_LOG_WIDTH: Final = 150
 # Seldom, since drawing takes CPU time from what is measured.
 _DRAWN_PER_S: Final = 2.0
 _SPEED_PERIOD_S: Final = 300.0
@@ -39,12 +38,8 @@ plots.
 
 def main(**values: object) -> None:
     """Measure, and end with the status of how it went."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _on_terminate)
-    console = Console()
-    if not console.is_terminal:
-        # A log has no width of its own, and tables need some.
-        console.width = _LOG_WIDTH
+    end_in_order("micro")
+    console = make_console()
     try:
         status = _run(console, Options(**values))  # type: ignore[arg-type]  # click has converted each
     except HarnessError as error:
@@ -54,11 +49,6 @@ def main(**values: object) -> None:
         print("micro: interrupted; the cases that were done are in the records", file=sys.stderr)
         status = EXIT_INTERRUPTED
     sys.exit(status)
-
-
-def _on_terminate(number: int, _frame: FrameType | None) -> None:
-    print(f"micro: ended by {signal.Signals(number).name}", file=sys.stderr)
-    raise SystemExit(EXIT_TERMINATED)
 
 
 def _run(console: Console, options: Options) -> int:

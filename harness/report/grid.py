@@ -36,10 +36,10 @@ class Grid:
         return "\n".join(f"| {line} |" for line in lines)
 
     def print(self, console: Console) -> None:
-        """Draw it, with a rule where the first column changes."""
+        """Draw it, with a rule where the first column changes; cells break where the console is narrow."""
         table = Table(title=self.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for index, heading in enumerate(self.columns):
-            table.add_column(heading, justify="left" if index < self.labels else "right", no_wrap=True)
+            table.add_column(heading, justify="left" if index < self.labels else "right", overflow="fold")
         for row, following in zip(self.rows, [*self.rows[1:], None], strict=True):
             ends = following is not None and following[0] != row[0]
             table.add_row(*row, end_section=ends)

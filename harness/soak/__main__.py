@@ -1,24 +1,23 @@
 """`python -m harness.soak --minutes N`: mixed load on real files, and whether anything went wrong."""
 
-import signal
 import sys
 import tempfile
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import click
 from rich.console import Console
 
 from harness import environment
-from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, HarnessError
+from harness.command_line import make_console
+from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError
 from harness.progress import Progress
 from harness.records import RecordLog, Scalar
+from harness.signals import end_in_order
 from harness.soak import report
 from harness.soak.checks import Seen, failures
 from harness.soak.session import Plan, Session
 
-_LOG_WIDTH: Final = 110
 # A line of progress each; the end, with its last starts, is one more.
 _STEPS: Final = 20
 _VERIFY_S: Final = 5.0
@@ -76,8 +75,7 @@ def main(
     seed: int,
 ) -> None:
     """Soak, and end with the status of how it went."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _on_terminate)
+    end_in_order("soak")
     if capacity_mib << 10 < chunk_kib * _CHUNKS_MIN:
         raise click.UsageError(
             f"--capacity-mib {capacity_mib} has room for less than {_CHUNKS_MIN} chunks of {chunk_kib} KiB: "
@@ -95,15 +93,8 @@ def main(
     sys.exit(status)
 
 
-def _on_terminate(number: int, _frame: FrameType | None) -> None:
-    print(f"soak: ended by {signal.Signals(number).name}", file=sys.stderr)
-    raise SystemExit(EXIT_TERMINATED)
-
-
 def _run(plan: Plan, out: Path, directory: Path) -> int:
-    console = Console()
-    if not console.is_terminal:
-        console.width = _LOG_WIDTH
+    console = make_console()
     log_dir = out / "logs"
     log_dir.mkdir(parents=True, exist_ok=True)
     directory.mkdir(parents=True, exist_ok=True)

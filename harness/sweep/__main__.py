@@ -155,7 +155,7 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
     that the second time was served from disk.
     """
     console = make_console()
-    end_in_order()
+    end_in_order("sweep")
     try:
         studies = []
         for name in dict.fromkeys(part.strip() for part in names.split(",") if part.strip()):

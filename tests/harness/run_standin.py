@@ -18,7 +18,7 @@ def main() -> None:
         log_path=directory / "server.log",
         ready_timeout_s=30,
     )
-    end_in_order()
+    end_in_order("standin")
     with Server(spec) as server:
         server.wait_until_up()
         (directory / "up").touch()

@@ -175,7 +175,8 @@ class EngineLike(Protocol):
     ) -> Callable[[bytes, RequestLike], _Answer]:
         """Return a function `(key, req_context)` that is `ask` for the requests of a tier.
 
-        It raises what `ask` raises and does not block. One thread may call it at a time.
+        It raises what `ask` raises and does not block. One thread may call it at a time. Once a request has
+        had to ask, its other keys of that step are asked about without a look: it waits in any case.
 
         Args:
             notes: What is noted of requests; `req_context.req_id` says which one asks.

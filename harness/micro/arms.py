@@ -91,6 +91,16 @@ def choose(names: Sequence[str], io: Sequence[str]) -> list[Arm]:
     return chosen
 
 
+def beside(arm: Arm, chosen: Sequence[Arm]) -> Arm | None:
+    """Return the chosen arm that takes turns with this one, in its process, where they load, or None.
+
+    How fast memory is loaded into depends on where its pages lie, by a factor of two (docs/performance.md):
+    arms that are compared to a few percent share one buffer.
+    """
+    other = UNVERIFIED.get(arm.io)
+    return other if arm == KVFS.get(arm.io) and other in chosen else None
+
+
 def wants_seals(chosen: Sequence[Arm]) -> bool:
     """Tell whether the files that all arms load have checksums: where some arm leaves out what they cost."""
     return any(arm.name == _UNVERIFIED for arm in chosen)

@@ -51,6 +51,8 @@ class Gate:
         at_most: What the ratio may be.
         at_least: What it must be.
         less_noise: Whether to allow as much as `fs` differs from itself.
+        paired: Whether each value belongs with the base's of the same number, taken in turns. Then the whole
+            interval has to be on the right side.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Gate:
     at_most: float = float("inf")
     at_least: float = 0.0
     less_noise: bool = False
+    paired: bool = False
 
     def covers(self, line: Line) -> bool:
         """Say whether the gate makes a demand on this line."""
@@ -172,11 +175,16 @@ def _judge_line(
         problem = "the base is 0"
     if problem:
         return Verdict(gate, case, INVALID, bound=bound, why=problem)
-    ratio = percentile(values, gate.percentile) / percentile(base, gate.percentile)
-    if gate.percentile == _MEDIAN:
-        ratio = statistics.median(values) / statistics.median(base)
-    low, high = _interval(values, base, gate.percentile)
-    holds = bound_low <= ratio <= bound_high
+    if gate.paired:
+        ratios = [value / other for value, other in zip(values, base, strict=True)]
+        ratio, (low, high) = statistics.median(ratios), _interval(ratios, (1.0,), _MEDIAN)
+        holds = bound_low <= low <= high <= bound_high
+    else:
+        ratio = percentile(values, gate.percentile) / percentile(base, gate.percentile)
+        if gate.percentile == _MEDIAN:
+            ratio = statistics.median(values) / statistics.median(base)
+        low, high = _interval(values, base, gate.percentile)
+        holds = bound_low <= ratio <= bound_high
     surely_not = low > bound_high or high < bound_low
     answer = PASS if holds else REGRESSION if surely_not else INCONCLUSIVE
     why = ""

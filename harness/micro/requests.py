@@ -36,6 +36,7 @@ class Request:
         root: Directory of the namespace.
         case: What to measure; to probe or prepare, its chunk size and threads.
         checksum: kvfs's option of that name; to prepare, "require" seals the files.
+        beside: The same of a second engine that takes turns with the first, on the same buffer; "" for none.
         files: How many files lie there to be loaded, or are to be written.
         existing_leaves: Make the directories of stored chunks before the clock runs.
         traced: Stop before and after the measured part, for a tracer.
@@ -49,6 +50,7 @@ class Request:
     root: str
     case: Case
     checksum: str = "auto"
+    beside: str = ""
     files: int = 0
     existing_leaves: bool = False
     traced: bool = False
@@ -75,6 +77,7 @@ class Answer:
         mkdir_cpu_us: What making a directory took before the run; 0 where none is made.
         checked_chunks: Chunks whose every byte was compared: all that were loaded, unless a later load took
             their rows, and some of those that were stored.
+        beside: The same of the second engine.
     """
 
     wall_s: list[float] = field(default_factory=list)
@@ -88,6 +91,7 @@ class Answer:
     facts: dict[str, object] = field(default_factory=dict)
     mkdir_cpu_us: float = 0.0
     checked_chunks: int = 0
+    beside: "Answer | None" = None
 
 
 def request_line(request: Request) -> bytes:
@@ -121,4 +125,6 @@ def parse_answer(fields: dict[str, object]) -> Answer:
     """
     if "error" in fields:
         raise WorkerError(str(fields["error"]))
-    return Answer(**cast("dict[str, Sequence[float]]", fields))  # type: ignore[arg-type]  # our own line
+    second = fields.get("beside")
+    beside = parse_answer(cast("dict[str, object]", second)) if second else None
+    return Answer(**cast("dict[str, Sequence[float]]", {**fields, "beside": beside}))  # type: ignore[arg-type]  # our own line

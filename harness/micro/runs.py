@@ -6,6 +6,7 @@ cost.
 """
 
 import contextlib
+import dataclasses
 import resource
 import time
 from collections.abc import Iterator, Sequence
@@ -49,9 +50,9 @@ class Trace:
 
 
 class Run:
-    """A driver, its buffer and the keys of one case."""
+    """A driver, its buffer (its own, if none is given) and the keys of one case."""
 
-    def __init__(self, request: Request, trace: Trace) -> None:
+    def __init__(self, request: Request, trace: Trace, buffer: chunks.PrimaryBuffer | None = None) -> None:
         self.case: Case = request.case
         self._root = Path(request.root)
         self._trace = trace
@@ -60,7 +61,7 @@ class Run:
         self._store_seed = _STORE_SEEDS + 2 * request.serial
         self._quiet_disk = request.quiet_disk
         self._existing_leaves = request.existing_leaves
-        self.buffer = chunks.PrimaryBuffer(self._rows(), self._content, self.case.chunk_bytes)
+        self.buffer = buffer or chunks.PrimaryBuffer(self._rows(), self._content, self.case.chunk_bytes)
         self.reset_buffer()
         self.driver = drivers.module_of(request.io).make(
             self._root, self.buffer.view, self.case.threads, request.io, request.checksum
@@ -206,21 +207,38 @@ def measure_waves(run: Run) -> None:
     if case.op == STORE:
         run.make_leaves(jobs)
     for wave in waves:
-        paths = run.paths(wave)
-        with run.clock(paths if case.op == LOAD else []):
-            for job in wave:
-                run.submit(case.op, job)
-            run.driver.wait()
-            finished = run.driver.finished()
-        run.note_moved(paths)
-        if case.jobs == 1:
-            # What a scheduler that waits for this job sees.
-            run.answer.latencies_s.append(run.answer.wall_s[-1])
-        else:
-            run.answer.latencies_s += [job.latency_s for job in finished]
-        if len(finished) != len(wave):
-            raise WorkerError(f"{len(wave)} jobs were submitted, {len(finished)} reported")
+        _measure_wave(run, wave)
     run.check(case.op, jobs)
+
+
+def measure_in_turns(run: Run, beside: Run) -> None:
+    """Load each wave with two engines, twice each, into the same rows."""
+    case = run.case
+    for first in range(0, case.waves * case.jobs, case.jobs):
+        wave = [run.job(LOAD, number, number) for number in range(first, first + case.jobs)]
+        for each in (run, beside, beside, run):
+            # What another load has left there proves nothing.
+            run.reset_buffer()
+            _measure_wave(each, wave)
+            each.check(LOAD, wave)
+
+
+def _measure_wave(run: Run, wave: Sequence[Job]) -> None:
+    case = run.case
+    paths = run.paths(wave)
+    with run.clock(paths if case.op == LOAD else []):
+        for job in wave:
+            run.submit(case.op, job)
+        run.driver.wait()
+        finished = run.driver.finished()
+    run.note_moved(paths)
+    if case.jobs == 1:
+        # What a scheduler that waits for this job sees.
+        run.answer.latencies_s.append(run.answer.wall_s[-1])
+    else:
+        run.answer.latencies_s += [job.latency_s for job in finished]
+    if len(finished) != len(wave):
+        raise WorkerError(f"{len(wave)} jobs were submitted, {len(finished)} reported")
 
 
 def measure_victim(run: Run, victim_s: float) -> None:
@@ -332,7 +350,9 @@ def run_request(request: Request, trace: Trace) -> Answer:
         return _prepare(request)
     run = Run(request, trace)
     try:
-        if request.kind == PROBE:
+        if request.beside:
+            _run_in_turns(run, request, trace)
+        elif request.kind == PROBE:
             run.driver.submit(STORE, 0, [chunks.key_of(_STORE_SEEDS, 0)], [0])
             run.driver.wait()
             run.driver.finished()
@@ -348,6 +368,18 @@ def run_request(request: Request, trace: Trace) -> Answer:
     finally:
         run.driver.close()
     return run.answer
+
+
+def _run_in_turns(run: Run, request: Request, trace: Trace) -> None:
+    beside = Run(dataclasses.replace(request, checksum=request.beside), trace, run.buffer)
+    try:
+        for each in (run, beside):
+            each.warm_up()
+        measure_in_turns(run, beside)
+        beside.answer.facts = beside.driver.facts()
+        run.answer.beside = beside.answer
+    finally:
+        beside.driver.close()
 
 
 def _prepare(request: Request) -> Answer:

@@ -13,7 +13,7 @@ from harness import environment, storage
 from harness.errors import HarnessError, UsageError
 from harness.micro import arms, syscalls
 from harness.micro.arms import FIO, Arm
-from harness.micro.cases import MIXED, STORE, Case, Limits, size_text
+from harness.micro.cases import LOAD, MIXED, STORE, Case, Limits, size_text
 from harness.micro.collect import Collector
 from harness.micro.directories import own_directory, retire, run_directory
 from harness.micro.fio import Fio, FioRun
@@ -250,24 +250,36 @@ class Session:
         taking_part = [arm for arm in self._arms if arm != FIO or self._has_limit(case)]
         answers: dict[Arm, list[Answer]] = {arm: [] for arm in taking_part if arm != FIO}
         limit: list[FioRun] = []
+        companions = self._companions(case)
+        by_themselves = [arm for arm in taking_part if arm not in companions.values()]
         for number in range(self._plan.runs):
-            for arm in taking_part[:: 1 if number % 2 == 0 else -1]:
+            for arm in by_themselves[:: 1 if number % 2 == 0 else -1]:
                 try:
                     if arm == FIO:
                         limit.append(self._measure_limit(case))
                     else:
-                        answers[arm].append(self._measure_arm(case, arm, number))
+                        measured = self._measure_arm(case, arm, number, companions.get(arm))
+                        for each, answer in measured.items():
+                            answers[each].append(answer)
                 except HarnessError as error:
                     # The others go on, and what is left of this arm would be no whole set of rounds.
                     self.outcome.failures.append(f"{arm.label}, {case}: {error}")
-                    taking_part.remove(arm)
-                    answers.pop(arm, None)
+                    by_themselves.remove(arm)
+                    for each in {arm, companions.get(arm, arm)}:
+                        answers.pop(each, None)
         for arm, runs in answers.items():
             self._write(case, arm, runs)
             if arm.traced and self._is_traced(case):
                 self._count_syscalls(case, arm, runs[-1])
-        if FIO in taking_part and self._fio is not None:
+        if FIO in by_themselves and self._fio is not None:
             self._collector.write_limit(case, limit, self._fio)
+
+    def _companions(self, case: Case) -> dict[Arm, Arm]:
+        """Return which arms take turns with which in one process, where a case loads chunks."""
+        if case.op != LOAD or case.victim:
+            return {}
+        found = {arm: arms.beside(arm, self._arms) for arm in self._arms}
+        return {arm: other for arm, other in found.items() if other is not None}
 
     def _is_traced(self, case: Case) -> bool:
         if not self._can_trace or case.victim or case.op == MIXED:
@@ -287,10 +299,16 @@ class Session:
         self._report(Step(f"{case.op} {size_text(case.chunk_bytes)}: fio", _FIO_RUNTIME_S))
         return self._fio.measure(case.op, case.chunk_bytes)
 
-    def _measure_arm(self, case: Case, arm: Arm, number: int) -> Answer:
+    def _measure_arm(self, case: Case, arm: Arm, number: int, beside: Arm | None) -> dict[Arm, Answer]:
         self._report(Step(f"{case}: {arm.label}, run {number + 1}", weight_of(case)))
         with self._directory_for(case) as root:
-            return self._workers[arm.worker].ask(self._request(case, arm, root), _timeout_of(case))
+            request = self._request(case, arm, root)
+            if beside is None:
+                return {arm: self._workers[arm.worker].ask(request, _timeout_of(case))}
+            request = dataclasses.replace(request, beside=beside.checksum)
+            answer = self._workers[arm.worker].ask(request, _timeout_of(case))
+            assert answer.beside is not None, "a worker answers for both"
+            return {arm: answer, beside: answer.beside}
 
     @contextlib.contextmanager
     def _directory_for(self, case: Case) -> Iterator[Path]:

@@ -155,13 +155,10 @@ class Core:
             return MISS if entry.at >= waiting_since_s or self._index.believes(entry) else EXPIRED
         return RETRY
 
-    def ask(self, key: bytes, waiting_since_s: float) -> int:
-        """Return the verdict on a key, and have the disk asked if there is none."""
+    def ask(self, key: bytes, waiting_since_s: float) -> tuple[int, bool]:
+        """Return the verdict on a key, and whether a question was collected because there is none."""
         verdict = self.lookup(key, waiting_since_s)
-        if verdict in (MISS, HIT):
-            return verdict
-        self.probe(key)
-        return RETRY
+        return (verdict, False) if verdict in (MISS, HIT) else (RETRY, self.probe(key))
 
     def lookup_prefix(self, keys: Iterable[bytes]) -> int:
         """Count the hits before the first key that is none."""
@@ -173,14 +170,19 @@ class Core:
         self._check_process()
         self._index.touch(keys)
 
-    def probe(self, key: bytes) -> None:
-        """Collect the question whether a chunk is there."""
+    def probe(self, key: bytes) -> bool:
+        """Collect the question whether a chunk is there; False where that is known, or asked already."""
         self._check_process()
         with self._lock:
             entry = self._index.find(key)
             known = entry is not None and entry.state in (State.PRESENT, State.ASKED)
-            if not known and not self._closed and self._probes.collect(key):
-                self._hand_over_probes()
+            return not known and self._collect(key)
+
+    def ask_unseen(self, key: bytes) -> None:
+        """Collect the question whether a chunk is there, whatever is known."""
+        self._check_process()
+        with self._lock:
+            self._collect(key)
 
     def submit_probes(self) -> None:
         """Give the questions to the threads."""
@@ -304,6 +306,14 @@ class Core:
         """Wake a thread if there is something for it; it wakes the next one. The caller holds the lock."""
         if self._probes.waiting or self._queue.next_kind() is not None:
             self._work_available.notify()
+
+    def _collect(self, key: bytes) -> bool:
+        """Needs the lock."""
+        if self._closed or not self._probes.collect(key):
+            return False
+        if self._probes.due:
+            self._hand_over_probes()
+        return True
 
     def _hand_over_probes(self) -> None:
         """Give the threads the questions that were collected. The caller holds the lock."""

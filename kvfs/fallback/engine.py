@@ -36,7 +36,7 @@ from kvfs.fallback.primary import PrimaryTier
 from kvfs.fallback.queue import ByteLimits
 from kvfs.fallback.seals import Seals
 from kvfs.fallback.space import Space, SpaceLimits
-from kvfs.jobs import HIT, RETRY, Completion, NotesLike, RequestLike
+from kvfs.jobs import HIT, MISS, Completion, NotesLike, RequestLike
 from kvfs.paths import make_directories
 from kvfs.permissions import DIR_MODE, FILE_MODE
 
@@ -203,14 +203,15 @@ class Engine:
         check_key(key)
         if not isinstance(waiting_since_s, int | float):
             raise type_error("waiting_since_s", "a number of seconds", waiting_since_s)
-        return self._core.ask(key, waiting_since_s)
+        return self._core.ask(key, waiting_since_s)[0]
 
     def tier_lookup(
         self, notes: NotesLike, miss: _Answer, hit: _Answer, retry: _Answer
     ) -> Callable[[bytes, RequestLike], _Answer]:
         """Return a function `(key, req_context)` that is `ask` for the requests of a tier.
 
-        It raises what `ask` raises and does not block. One thread may call it at a time.
+        It raises what `ask` raises and does not block. One thread may call it at a time. Once a request has
+        had to ask, its other keys of that step are asked about without a look: it waits in any case.
 
         Args:
             notes: What is noted of requests; `req_context.req_id` says which one asks.
@@ -218,21 +219,32 @@ class Engine:
             hit: The same for a hit.
             retry: The same where the disk is asked.
         """
-        ask = self.ask
+        core = self._core
+        # The key that the request was the first to ask about in this step; None before that.
+        first_asked: bytes | None = None
 
         def answer(key: bytes, req_context: RequestLike) -> _Answer:
+            nonlocal first_asked
             if req_context.req_id != notes.request_id:
                 notes.begin(req_context.req_id)
+                first_asked = None
             if notes.denied and key in notes.denied:
                 return miss
-            verdict = ask(key, notes.waiting_since_s)
-            if verdict == RETRY:
-                notes.must_wait = True
+            check_key(key)
+            if first_asked is not None and key != first_asked:
+                core.ask_unseen(key)
                 return retry
+            first_asked = None
+            verdict, asked = core.ask(key, notes.waiting_since_s)
             if verdict == HIT:
                 return hit
-            notes.missed()
-            return miss
+            if verdict == MISS:
+                notes.missed()
+                return miss
+            if asked:
+                first_asked = key
+            notes.must_wait = True
+            return retry
 
         return answer
 

@@ -61,11 +61,17 @@ class ProbeQueue:
         """Whether there is a question for a thread."""
         return bool(self._waiting)
 
-    def collect(self, key: bytes) -> bool:
-        """Take a question, unless too many wait; tell whether it is time to hand them over."""
-        if len(self._collected) + len(self._waiting) < _OUTSTANDING_MAX:
-            self._collected.append(key)
+    @property
+    def due(self) -> bool:
+        """Whether it is time to hand over what was collected."""
         return len(self._collected) >= _COLLECTED_MAX
+
+    def collect(self, key: bytes) -> bool:
+        """Take a question; False where too many wait."""
+        if len(self._collected) + len(self._waiting) >= _OUTSTANDING_MAX:
+            return False
+        self._collected.append(key)
+        return True
 
     def hand_over(self, checks: list[bytes]) -> None:
         """Let threads claim what was collected, and these."""

@@ -129,6 +129,10 @@ def test_arm_without_checksums_runs_where_it_is_named_beside_the_same_io() -> No
     assert [arm.label for arm in chosen] == ["fs", *labels, "fs-aa"]
     assert [arm.checksum for arm in chosen] == ["auto", "auto", "auto", "off", "off", "auto"]
     assert arms.wants_seals(chosen)
+    # It loads in turns with its like, and with no other.
+    beside = {arm.label: other.label for arm in chosen if (other := arms.beside(arm, chosen))}
+    assert beside == {f"kvfs ({io})": f"kvfs-unverified ({io})" for io in ("uring", "psync")}
+    assert arms.beside(chosen[1], chosen[:2]) is None
     assert not arms.wants_seals(arms.choose(list(arms.NAMES), list(arms.IO_CHOICES)))
 
 

@@ -230,3 +230,22 @@ def test_checksums_that_cost_more_than_a_twentieth_fail_their_gate(factor: float
     demand = gates.read(suite=gates.CHECKSUMS)[0]
     base = line(demand.base_arm, STEADY, "gb_per_s")
     assert judge_one(demand, [base, line(URING, scaled(factor), "gb_per_s")]).answer == answer
+
+
+def test_checksums_are_judged_run_by_run_whatever_the_disk_did_between() -> None:
+    demand = gates.read(suite=gates.CHECKSUMS)[0]
+    # Each run's disk is another one; both arms of a run had the same.
+    disk = [50.0, 100.0, 200.0, 70.0, 150.0, 90.0, 180.0]
+    base = line(demand.base_arm, disk, "gb_per_s")
+    for factor, answer in ((0.97, PASS), (0.9, REGRESSION)):
+        mine = [factor * value for value in disk]
+        assert judge_one(demand, [base, line(URING, mine, "gb_per_s")]).answer == answer
+
+
+def test_checksums_pass_only_where_the_whole_interval_does() -> None:
+    demand = gates.read(suite=gates.CHECKSUMS)[0]
+    base = line(demand.base_arm, [100.0] * 7, "gb_per_s")
+    mine = line(URING, [91.0, 99.0, 92.0, 97.0, 98.0, 96.0, 97.0], "gb_per_s")
+    verdict = judge_one(demand, [base, mine])
+    assert verdict.ratio == pytest.approx(0.97)
+    assert verdict.answer == INCONCLUSIVE

@@ -93,6 +93,22 @@ def test_load_run_verifies_where_files_are_sealed_and_it_is_not_off(
     assert (loads[0] > 0, loads[1] > 0) == (verified, not verified)
 
 
+def test_two_engines_take_turns_on_one_buffer(worker: WorkerProcess, io: str, root: Path) -> None:
+    case = dataclasses.replace(CASE, op=LOAD)
+    worker.ask(Request(PREPARE, io, str(root), case, "require", files=case.chunks), TIMEOUT_S)
+    request = Request(MEASURE, io, str(root), case, "auto", beside="off", files=case.chunks)
+    answer = worker.ask(request, TIMEOUT_S)
+    assert answer.beside is not None
+    for each, verified in ((answer, True), (answer.beside, False)):
+        # Each wave twice, all of it compared.
+        assert len(each.wall_s) == len(each.cpu_s) == 2 * case.waves
+        assert each.checked_chunks == each.chunks == 2 * case.chunks
+        assert each.page_cache["moved_bytes"] == each.chunks * case.chunk_bytes
+        assert each.page_cache["storage_read_bytes"] >= each.page_cache["moved_bytes"]
+        stats = cast("dict[str, int]", each.facts["engine_stats"])
+        assert (stats["verified_loads"] > 0, stats["unverified_loads"] > 0) == (verified, not verified)
+
+
 def test_load_run_reads_the_prepared_files_from_the_device(
     worker: WorkerProcess, io: str, root: Path
 ) -> None:

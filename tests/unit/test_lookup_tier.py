@@ -140,6 +140,52 @@ def test_denied_keys_are_a_miss_for_their_request_alone(shared: TierLookup) -> N
     assert shared.ask(denied, Request()) == "hit"
 
 
+def test_request_that_waits_has_its_other_keys_asked_about_unseen(shared: TierLookup) -> None:
+    known, first, there, absent = (shared.rig.key(number) for number in range(4))
+    shared.rig.store([known, there], [0, 1])
+    before = shared.rig.engine.stats()["probes"]
+    keys = [known, first, there, absent, known]
+    assert [shared.ask(key, Request()) for key in keys] == ["hit", "retry", "retry", "retry", "retry"]
+    assert shared.notes.must_wait
+    shared.end_step()
+    # What was known was not looked for on disk.
+    assert shared.rig.engine.stats()["probes"] - before == 2
+    assert [shared.ask(key, Request()) for key in (known, there)] == ["hit", "hit"]
+    assert [shared.ask(key, Request()) for key in (first, absent)] == ["miss", "miss"]
+
+
+def test_keys_that_are_asked_unseen_take_one_step_however_many(shared: TierLookup) -> None:
+    keys = [shared.rig.key(number) for number in range(1000)]
+    for key in keys[::2]:
+        shared.rig.place(key)
+    assert [shared.ask(key, Request()) for key in keys] == ["retry"] * len(keys)
+    shared.end_step()
+    assert [shared.ask(key, Request()) for key in keys] == ["hit", "miss"] * (len(keys) // 2)
+
+
+def test_another_request_is_answered_although_one_waits(shared: TierLookup) -> None:
+    known, unknown = shared.rig.key(1), shared.rig.key(2)
+    shared.rig.store([known], [0])
+    assert [shared.ask(key, Request("a")) for key in (unknown, known)] == ["retry", "retry"]
+    assert shared.ask(known, Request("b")) == "hit"
+    assert shared.ask(known, Request("a")) == "hit"
+
+
+def test_denied_key_is_a_miss_in_a_request_that_waits(shared: TierLookup) -> None:
+    denied, unknown = shared.rig.key(1), shared.rig.key(2)
+    shared.notes.deny([denied], "a")
+    assert [shared.ask(key, Request()) for key in (unknown, denied)] == ["retry", "miss"]
+
+
+def test_whoever_asks_without_ending_his_step_gets_his_answer(shared: TierLookup) -> None:
+    keys = [shared.rig.key(number) for number in range(3)]
+    shared.rig.place(keys[2])
+    assert [shared.ask(key, Request()) for key in keys] == ["retry"] * 3
+    shared.rig.engine.submit_probes()
+    assert shared.rig.engine.drain(DEADLINE_S)
+    assert [shared.ask(key, Request()) for key in keys] == ["miss", "miss", "hit"]
+
+
 @pytest.mark.parametrize(
     ("key", "error"),
     [

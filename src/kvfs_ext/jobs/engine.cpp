@@ -155,11 +155,14 @@ void Engine::touch(std::string_view packed, std::size_t key_size_bytes) {
     lookups_.touch(packed.substr(i * key_size_bytes, key_size_bytes), uses + count - 1 - i);
 }
 
-Verdict Engine::ask(std::string_view key, std::optional<index::Moment> waiting_since) {
-  bool due = false;
-  const Verdict verdict = lookups_.ask(key, waiting_since, due);
-  if (due) submit_probes();
-  return verdict;
+Answer Engine::ask(std::string_view key, std::optional<index::Moment> waiting_since) {
+  const Answer answer = lookups_.ask(key, waiting_since);
+  if (answer.due) submit_probes();
+  return answer;
+}
+
+void Engine::ask_unseen(std::string_view key) {
+  if (lookups_.ask_unseen(key)) submit_probes();
 }
 
 void Engine::probe(std::string_view key) {

@@ -100,7 +100,9 @@ class Engine {
   }
   void touch(std::string_view packed, std::size_t key_size_bytes);
   // The same, and the disk is asked about what is not known: never kExpired.
-  [[nodiscard]] Verdict ask(std::string_view key, std::optional<index::Moment> waiting_since);
+  [[nodiscard]] Answer ask(std::string_view key, std::optional<index::Moment> waiting_since);
+  // The disk is asked about a key, whatever is known of it.
+  void ask_unseen(std::string_view key);
   // Ask the disk about a key; and hand the threads what was asked.
   void probe(std::string_view key);
   void submit_probes();

@@ -101,36 +101,33 @@ Verdict Lookups::verdict(std::string_view key, std::optional<index::Moment> wait
   return known == index::Known::kExpired ? Verdict::kExpired : Verdict::kRetry;
 }
 
-Verdict Lookups::ask(std::string_view key, std::optional<index::Moment> waiting_since, bool& due) {
-  due = false;
+Answer Lookups::ask(std::string_view key, std::optional<index::Moment> waiting_since) {
   // An owner has no questions once it knows everything; and after the end nobody answers any.
   if ((complete_.load(std::memory_order_acquire) && ownership_.owner()) || stop_) {
     const Verdict answer = verdict(key, waiting_since);
     // It may have found out just now that it is not the owner.
-    if (answer == Verdict::kHit || answer == Verdict::kMiss) return answer;
-    due = probe(key);
-    return Verdict::kRetry;
+    if (answer == Verdict::kHit || answer == Verdict::kMiss) return {answer};
+    return collect_unless_known(key);
   }
   const index::Known known = index_.find(key, waiting_since);
-  if (known == index::Known::kPresent) return Verdict::kHit;
-  if (known == index::Known::kAbsent) return Verdict::kMiss;
-  due = known != index::Known::kAsked && collect(key);
-  return Verdict::kRetry;
+  if (known == index::Known::kPresent) return {Verdict::kHit};
+  if (known == index::Known::kAbsent) return {Verdict::kMiss};
+  return known == index::Known::kAsked ? Answer{} : collect(key);
 }
 
-bool Lookups::probe(std::string_view key) {
+Answer Lookups::collect_unless_known(std::string_view key) {
   const index::Known known = index_.find(key);
-  return known != index::Known::kPresent && known != index::Known::kAsked && collect(key);
+  return known == index::Known::kPresent || known == index::Known::kAsked ? Answer{} : collect(key);
 }
 
-bool Lookups::collect(std::string_view key) {
-  if (stop_) return false;
+Answer Lookups::collect(std::string_view key) {
+  if (stop_) return {};
   const std::lock_guard lock(questions_mutex_);
   // Counted by batches: each look at what the threads have written waits for their core.
   if (collected_ == 0 && outstanding_.load(std::memory_order_relaxed) + kProbesPerBatch > kOutstandingMax)
-    return false;
+    return {};
   questions_[key.size()].append(key);
-  return ++collected_ >= kProbesPerBatch;
+  return {.asked = true, .due = ++collected_ >= kProbesPerBatch};
 }
 
 void Lookups::check_later(std::string_view key) {

@@ -27,6 +27,13 @@ namespace kvfs::jobs {
 // As docs/lookup.md numbers them.
 enum class Verdict : std::uint8_t { kMiss, kHit, kRetry, kExpired };
 
+// What `ask` says of a key.
+struct Answer {
+  Verdict verdict = Verdict::kRetry;
+  bool asked = false;  // a question was collected
+  bool due = false;    // and it is time to take them
+};
+
 struct LookupOptions {
   double negative_ttl_s = 1.0;
   std::size_t chunk_size_bytes = 0;
@@ -71,10 +78,13 @@ class Lookups {
   void close();
 
   [[nodiscard]] Verdict lookup(std::string_view key) { return verdict(key, std::nullopt); }
-  // The same, and a question is collected where there is no verdict and none on its way; `due` when it is
-  // time to take them. The key goes into the index when a thread takes the question up: that costs more than
-  // all else here, and this is the scheduler's thread.
-  [[nodiscard]] Verdict ask(std::string_view key, std::optional<index::Moment> waiting_since, bool& due);
+  // The same, and a question is collected where there is no verdict and none on its way. The key goes into
+  // the index when a thread takes the question up: that costs more than all else here, and this is the
+  // scheduler's thread.
+  [[nodiscard]] Answer ask(std::string_view key, std::optional<index::Moment> waiting_since);
+  // Collect a question without a look at what is known, which costs more than the question; true when it is
+  // time to take them.
+  [[nodiscard]] bool ask_unseen(std::string_view key) { return collect(key).due; }
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
     return index_.present_prefix(keys, key_size_bytes);
   }
@@ -82,7 +92,7 @@ class Lookups {
   void touch(std::string_view key, index::Use use) { index_.touch(key, use); }
 
   // Collect a question; true when it is time to take them.
-  [[nodiscard]] bool probe(std::string_view key);
+  [[nodiscard]] bool probe(std::string_view key) { return collect_unless_known(key).due; }
   [[nodiscard]] std::vector<Questions> take_probes();
   // A thread has come to a question of `asked_at`: the generation of its answer, or none if it needs none any
   // more.
@@ -112,7 +122,8 @@ class Lookups {
   // Remove a temporary whose writer is gone.
   void reclaim(const std::string& path);
   [[nodiscard]] Verdict verdict(std::string_view key, std::optional<index::Moment> waiting_since);
-  [[nodiscard]] bool collect(std::string_view key);
+  [[nodiscard]] Answer collect_unless_known(std::string_view key);
+  [[nodiscard]] Answer collect(std::string_view key);
   // The chunk is on disk although this engine knows nothing of it: was it stored by another?
   [[nodiscard]] bool is_foreign(std::string_view key);
   // Have the disk asked whether a MISS was right.

@@ -178,8 +178,11 @@ Raises:
             kKeyRaises)
                .c_str())
       .def(
-          "ask", &BoundEngine::ask, nb::arg("key"),
-          nb::arg("waiting_since_s") = std::numeric_limits<double>::infinity(),
+          "ask",
+          [](BoundEngine& engine, const nb::bytes& key, double waiting_since_s) {
+            return static_cast<int>(engine.ask(key, waiting_since_s).verdict);
+          },
+          nb::arg("key"), nb::arg("waiting_since_s") = std::numeric_limits<double>::infinity(),
           nb::sig("def ask(self, key: bytes, waiting_since_s: float = float('inf')) -> int"),
           (std::string("Return 0 for a miss, 1 for a hit, or 2, and then the disk is asked. Never blocks.\n\n"
                        "Args:\n    key: The key.\n    waiting_since_s: An absence that was found since then "
@@ -202,7 +205,8 @@ Raises:
           R"(Return a function ``(key, req_context)`` that is ask() for the requests of a tier.
 
 It answers with ``miss``, ``hit`` or ``retry``, whatever these objects are, never blocks, and raises what
-ask() raises. One thread may call it at a time.
+ask() raises. One thread may call it at a time. Once a request has had to ask, its other keys of that step
+are asked about without a look: it waits in any case.
 
 Args:
     notes: What is noted of requests, see kvfs.jobs.NotesLike; ``req_context.req_id`` says which one asks.

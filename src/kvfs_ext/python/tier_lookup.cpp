@@ -2,6 +2,7 @@
 #include "python/tier_lookup.hpp"
 
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "jobs/lookups.hpp"
@@ -44,16 +45,21 @@ nb::object TierLookup::answer(const nb::bytes& key, nb::handle context) {
     const nb::object denied = denied_;  // lives on if the search comes back here
     if (checked(PySequence_Contains(denied.ptr(), key.ptr()))) return miss_;
   }
-  switch (static_cast<jobs::Verdict>(engine_.ask(key, waiting_since_s_))) {
-    case jobs::Verdict::kHit:
-      return hit_;
-    case jobs::Verdict::kMiss:
-      notes_.attr("missed")();
-      return miss_;
-    default:
-      if (!std::exchange(must_wait_, true)) notes_.attr("must_wait") = true;
-      return retry_;
+  const std::string_view text(key.c_str(), key.size());
+  if (!first_asked_.empty() && text != first_asked_) {
+    engine_.ask_unseen(key);
+    return retry_;
   }
+  first_asked_.clear();
+  const jobs::Answer answer = engine_.ask(key, waiting_since_s_);
+  if (answer.verdict == jobs::Verdict::kHit) return hit_;
+  if (answer.verdict == jobs::Verdict::kMiss) {
+    notes_.attr("missed")();
+    return miss_;
+  }
+  if (answer.asked) first_asked_ = text;
+  if (!std::exchange(must_wait_, true)) notes_.attr("must_wait") = true;
+  return retry_;
 }
 
 void TierLookup::begin(const nb::object& request_id) {
@@ -62,6 +68,7 @@ void TierLookup::begin(const nb::object& request_id) {
   nb::object denied = notes_.attr("denied");
   denied_ = checked(PyObject_IsTrue(denied.ptr())) ? std::move(denied) : nb::object();
   must_wait_ = false;
+  first_asked_.clear();
 }
 
 }  // namespace kvfs::python

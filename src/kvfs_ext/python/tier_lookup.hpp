@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+
 #include "python/bound_engine.hpp"
 
 namespace kvfs::python {
@@ -34,6 +36,10 @@ class TierLookup {
   double waiting_since_s_;
   nb::object denied_;  // none if there are no denied keys
   bool must_wait_ = false;
+  // The key that it was the first to ask about, none before that. From then on it waits in any case, so that
+  // what is known of its other keys does not matter in this step; a look at each costs more than the
+  // question. Whoever asks about this one again does not end his steps, and wants its answer.
+  std::string first_asked_;
 };
 
 }  // namespace kvfs::python

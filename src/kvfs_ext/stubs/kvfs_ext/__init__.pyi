@@ -229,7 +229,8 @@ class Engine:
         Return a function ``(key, req_context)`` that is ask() for the requests of a tier.
 
         It answers with ``miss``, ``hit`` or ``retry``, whatever these objects are, never blocks, and raises what
-        ask() raises. One thread may call it at a time.
+        ask() raises. One thread may call it at a time. Once a request has had to ask, its other keys of that step
+        are asked about without a look: it waits in any case.
 
         Args:
             notes: What is noted of requests, see kvfs.jobs.NotesLike; ``req_context.req_id`` says which one asks.

@@ -4,7 +4,6 @@
 measurement could not be made, 2 for a mistake of the user.
 """
 
-import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -16,12 +15,11 @@ from harness import checks, environment, model, plan, storage
 from harness.accuracy import lm_eval
 from harness.arms import ARMS, parse_arms
 from harness.blocks import Bench, Options, run_target
-from harness.command_line import make_console, numbers, writable
-from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError, UsageError
+from harness.command_line import numbers, run_session, writable
+from harness.errors import EXIT_FAILED, EXIT_OK, UsageError
 from harness.records import RecordLog
 from harness.report import bench_tables
 from harness.server import is_healthy
-from harness.signals import end_in_order
 
 DEFAULT_OUT: Final = Path("bench-out")
 
@@ -94,18 +92,16 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
     The results are records.jsonl, report.md and a table. It fails unless vLLM's own metrics prove that the
     warm phase was served from disk, faster than cold, with answers as right as without a tier.
     """
-    console = make_console()
-    end_in_order("bench")
-    try:
+
+    def session(console: Console) -> int:
         checked_target = _checked_target(target, tokenizer) if target is not None else None
-        if seed is None:
-            # A target may have seen the usual prompts before; then nothing would be cold.
-            seed = plan.DEFAULT_SEED if checked_target is None else int(time.time()) % 1_000_000
+        # A target may have seen the usual prompts before; then nothing would be cold.
+        own_seed = plan.DEFAULT_SEED if checked_target is None else int(time.time()) % 1_000_000
         chosen = plan.make(
             parse_arms(arms),
             quick=quick,
             tasks=lm_eval.parse_tasks(tasks, plan.TASKS),
-            seed=seed,
+            seed=seed or own_seed,
             streams=numbers(streams, "--streams") or (1, 4),
             threads=numbers(threads, "--threads"),
             conversations=conversations,
@@ -128,14 +124,9 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
         else:
             storage.require_disk(options.work_dir, 0)
             Bench(options, console, log).run()
-        status = _finish(log, console)
-    except HarnessError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        status = error.exit_status
-    except KeyboardInterrupt:
-        print("bench: interrupted; all that it had started has ended", file=sys.stderr)
-        status = EXIT_INTERRUPTED
-    sys.exit(status)
+        return _finish(log, console)
+
+    run_session("bench", session, "all that it had started has ended")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,39 @@
-"""What the sessions that run vLLM have in common on the command line."""
+"""What sessions have in common on the command line."""
 
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from rich.console import Console
 
-from harness.errors import UsageError
+from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError
+from harness.signals import end_in_order
 
 # A log has no width of its own, and tables need some.
 _PLAIN_WIDTH: Final = 150
 
 
-def make_console() -> Console:
-    """Return where a session writes."""
+def run_session(name: str, body: Callable[[Console], int], interrupted: str) -> NoReturn:
+    """Run a session and end the program with its status; a user's mistake is one sentence, no traceback.
+
+    Args:
+        name: The session's.
+        body: Does it, and returns the exit status; gets where it writes.
+        interrupted: What there is to say after Ctrl-C, once all that was started has ended.
+    """
+    end_in_order(name)
     console = Console()
-    return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
+    try:
+        status = body(console if console.is_terminal else Console(width=_PLAIN_WIDTH))
+    except HarnessError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        status = error.exit_status
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted; {interrupted}", file=sys.stderr)
+        status = EXIT_INTERRUPTED
+    sys.exit(status)
 
 
 def writable(directory: Path, option: str) -> Path:

@@ -4,11 +4,11 @@
 measurement could not be made, 2 for a mistake of the user.
 """
 
-import sys
 from pathlib import Path
 from typing import Final
 
 import click
+from rich.console import Console
 
 from harness import environment, model, storage
 from harness.accuracy import plan, report, verdicts
@@ -16,10 +16,9 @@ from harness.accuracy.comparison import read_limits
 from harness.accuracy.lm_eval import GSM8K, parse_tasks
 from harness.accuracy.session import Options, Session
 from harness.arms import ARMS, BASELINE, Arm, parse_arms
-from harness.command_line import make_console, writable
-from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError
+from harness.command_line import run_session, writable
+from harness.errors import UsageError
 from harness.records import RecordLog
-from harness.signals import end_in_order
 from harness.verdicts import EXIT_STATUS
 
 DEFAULT_OUT: Final = Path("accuracy-out")
@@ -95,9 +94,8 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
     In every run chunks are damaged on disk, too: the gate must fail where nothing verifies them, and pass
     where checksums do. A run whose control does not do that is INVALID.
     """
-    console = make_console()
-    end_in_order("accuracy")
-    try:
+
+    def session(console: Console) -> int:
         limits = read_limits()
         chosen = _tasks(tasks, quick=quick)
         made = plan.make(
@@ -121,23 +119,18 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
         )
         storage.require_disk(options.work_dir, 0)
         log = RecordLog(out_dir)
-        session = Session(options, console, log)
-        session.run()
+        asked = Session(options, console, log)
+        asked.run()
         outcome = verdicts.evaluate(log.records, limits)
         path = out_dir / report.FILE_NAME
         path.write_text(
-            report.markdown(log.records, outcome, limits, session.notes, repeat_control), encoding="utf-8"
+            report.markdown(log.records, outcome, limits, asked.notes, repeat_control), encoding="utf-8"
         )
         report.print_result(console, log.records, outcome, repeat_control)
         console.print(f"records: {log.path}\nreport:  {path}", markup=False, highlight=False, soft_wrap=True)
-        status = EXIT_STATUS[outcome.verdict]
-    except HarnessError as error:
-        print(f"accuracy: {error}", file=sys.stderr)
-        status = error.exit_status
-    except KeyboardInterrupt:
-        print("accuracy: interrupted; all that it had started has ended", file=sys.stderr)
-        status = EXIT_INTERRUPTED
-    sys.exit(status)
+        return EXIT_STATUS[outcome.verdict]
+
+    run_session("accuracy", session, "all that it had started has ended")
 
 
 def _tasks(text: str | None, *, quick: bool) -> list[str]:

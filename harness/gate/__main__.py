@@ -4,7 +4,6 @@ The exit status is the verdict's (harness/verdicts.py), 1 where nothing could be
 """
 
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +13,8 @@ import click
 from rich.console import Console
 
 from harness import records
-from harness.command_line import make_console
-from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError
+from harness.command_line import run_session
+from harness.errors import UsageError
 from harness.gate import error_rates, sample, text, wheels
 from harness.gate.cases import BASE, CASES, HEAD
 from harness.gate.comparison import Plan
@@ -23,7 +22,6 @@ from harness.gate.judge import Rules, Verdict, judge, judge_stored, read_rules
 from harness.gate.series import Series, place
 from harness.gate.wheels import WORKING_TREE, Wheel
 from harness.records import Record, RecordError
-from harness.signals import end_in_order
 from harness.verdicts import EXIT_STATUS, INVALID, worst
 
 REPORT_NAME: Final = "gate.md"
@@ -212,19 +210,11 @@ def _show(
 
 def main(**values: object) -> None:
     """Compare, and end with the status of the verdict."""
-    end_in_order("gate")
-    console = make_console()
-    try:
-        status = _run(Options(**values), console)  # type: ignore[arg-type]  # click has converted each
-    except HarnessError as error:
-        print(f"gate: {error}", file=sys.stderr)
-        status = error.exit_status
-    except KeyboardInterrupt:
-        print(
-            "gate: interrupted; whole blocks are in the records, --repeat goes on from there", file=sys.stderr
-        )
-        status = EXIT_INTERRUPTED
-    sys.exit(status)
+    run_session(
+        "gate",
+        lambda console: _run(Options(**values), console),  # type: ignore[arg-type]  # click has converted each
+        "whole blocks are in the records, --repeat goes on from there",
+    )
 
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)

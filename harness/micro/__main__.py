@@ -1,6 +1,5 @@
 """`python -m harness.micro`: measure store and load of chunks, without a model, and show what it means."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
@@ -10,15 +9,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from harness import storage
-from harness.command_line import make_console
-from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError
+from harness.command_line import run_session
+from harness.errors import EXIT_FAILED, EXIT_OK
 from harness.micro import gates, lookup_plots, lookup_summary, plots, summary
 from harness.micro.lookup_session import LookupSession
 from harness.micro.options import DECLARED, Options
 from harness.micro.session import Outcome, Session, Step
 from harness.micro.summary import Line
 from harness.records import RecordLog
-from harness.signals import end_in_order
 from harness.verdicts import PASS
 
 _RUNS_FOR_A_VERDICT: Final = 7
@@ -38,17 +36,11 @@ plots.
 
 def main(**values: object) -> None:
     """Measure, and end with the status of how it went."""
-    end_in_order("micro")
-    console = make_console()
-    try:
-        status = _run(console, Options(**values))  # type: ignore[arg-type]  # click has converted each
-    except HarnessError as error:
-        print(f"micro: {error}", file=sys.stderr)
-        status = error.exit_status
-    except KeyboardInterrupt:
-        print("micro: interrupted; the cases that were done are in the records", file=sys.stderr)
-        status = EXIT_INTERRUPTED
-    sys.exit(status)
+    run_session(
+        "micro",
+        lambda console: _run(console, Options(**values)),  # type: ignore[arg-type]  # click has converted each
+        "the cases that were done are in the records",
+    )
 
 
 def _run(console: Console, options: Options) -> int:

@@ -168,7 +168,8 @@ class Asked:
     """What one request took.
 
     Attributes:
-        cpu_ns: Of this thread, in the tier's calls and the loop around them; the model's time is none of it.
+        cpu_ns: Of this thread, in the tier's calls and the loop around them; the model's time is none of it,
+            nor what taking jobs takes that have ended beside.
         wall_s: From the first question until the verdict, with the model's time.
         retry_steps: Steps that ended without a verdict.
         missing: The first key that is not there, None if all are.
@@ -202,8 +203,8 @@ def ask(
     cpu_ns = retry_steps = 0
     started_s = time.perf_counter()
     while True:
-        step_cpu_ns = time.thread_time_ns()
         finished.extend(manager.get_finished_jobs())
+        step_cpu_ns = time.thread_time_ns()
         missing, undecided = _prefix(manager.lookup, keys, context)
         wall_s = time.perf_counter() - started_s
         manager.on_schedule_end(_NO_REQUESTS)

@@ -1,6 +1,5 @@
 """`python -m harness.soak --minutes N`: mixed load on real files, and whether anything went wrong."""
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -9,11 +8,10 @@ import click
 from rich.console import Console
 
 from harness import environment
-from harness.command_line import make_console
-from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError
+from harness.command_line import run_session
+from harness.errors import EXIT_FAILED, EXIT_OK
 from harness.progress import Progress
 from harness.records import RecordLog, Scalar
-from harness.signals import end_in_order
 from harness.soak import report
 from harness.soak.checks import Seen, failures
 from harness.soak.session import Plan, Session
@@ -75,26 +73,17 @@ def main(
     seed: int,
 ) -> None:
     """Soak, and end with the status of how it went."""
-    end_in_order("soak")
     if capacity_mib << 10 < chunk_kib * _CHUNKS_MIN:
         raise click.UsageError(
             f"--capacity-mib {capacity_mib} has room for less than {_CHUNKS_MIN} chunks of {chunk_kib} KiB: "
             "raise it, or lower --chunk-kib"
         )
     plan = Plan(minutes * 60, processes, capacity_mib << 20, chunk_kib << 10, seed)
-    try:
-        status = _run(plan, out.resolve(), (directory or out).resolve())
-    except HarnessError as error:
-        print(f"soak: {error}", file=sys.stderr)
-        status = error.exit_status
-    except KeyboardInterrupt:
-        print("soak: interrupted", file=sys.stderr)
-        status = EXIT_INTERRUPTED
-    sys.exit(status)
+    places = out.resolve(), (directory or out).resolve()
+    run_session("soak", lambda console: _run(console, plan, *places), "nothing that it stored is left")
 
 
-def _run(plan: Plan, out: Path, directory: Path) -> int:
-    console = make_console()
+def _run(console: Console, plan: Plan, out: Path, directory: Path) -> int:
     log_dir = out / "logs"
     log_dir.mkdir(parents=True, exist_ok=True)
     directory.mkdir(parents=True, exist_ok=True)

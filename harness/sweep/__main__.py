@@ -5,7 +5,6 @@ mistake of the user.
 """
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -15,11 +14,10 @@ from rich.console import Console
 
 from harness import environment, model, storage
 from harness.arms import parse_arms
-from harness.command_line import make_console, numbers, writable
-from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, HarnessError, UsageError
+from harness.command_line import numbers, run_session, writable
+from harness.errors import EXIT_FAILED, EXIT_OK, UsageError
 from harness.plan import TWO_SERVERS_BYTES
 from harness.records import RecordLog
-from harness.signals import end_in_order
 from harness.sweep import scenario, summary
 from harness.sweep.plan import Study
 from harness.sweep.scenario import ARMS, FULL, QUICK, SCALED, Setup, Threads
@@ -154,9 +152,8 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
     options and --out, it measures what is missing. It fails unless vLLM's own metrics and the kernel's prove
     that the second time was served from disk.
     """
-    console = make_console()
-    end_in_order("sweep")
-    try:
+
+    def session(console: Console) -> int:
         studies = []
         for name in dict.fromkeys(part.strip() for part in names.split(",") if part.strip()):
             found = scenario.load(name)
@@ -175,9 +172,8 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
             raise UsageError(f"--scenario {names!r} names none; choose from {','.join(scenario.names())}")
         _require_context(studies, max_model_len)
         is_cpu = _CPU_BUILD in environment.versions()
-        if servers_at_once is None:
-            # Two servers share two cores well; an accelerator's memory is one server's.
-            servers_at_once = 2 if is_cpu and environment.has_memory(TWO_SERVERS_BYTES) else 1
+        # Two servers share two cores well; an accelerator's memory is one server's.
+        at_once = 2 if is_cpu and environment.has_memory(TWO_SERVERS_BYTES) else 1
         out_dir = writable(out, "--out")
         options = Options(
             studies=studies,
@@ -187,24 +183,15 @@ def main(  # noqa: PLR0913, PLR0917 - one argument an option
             dtype=environment.fast_dtype() if is_cpu else "bfloat16",
             server_options=[f"--max-model-len={max_model_len}", *server_option],
             server_timeout_s=server_timeout_s,
-            servers_at_once=servers_at_once,
+            servers_at_once=servers_at_once or at_once,
             keep=keep,
         )
         storage.require_disk(options.work_dir, 0)
         sweep = Sweep(options, console, RecordLog(out_dir))
         sweep.run()
-        status = _finish(sweep, out_dir, console)
-    except HarnessError as error:
-        print(f"sweep: {error}", file=sys.stderr)
-        status = error.exit_status
-    except KeyboardInterrupt:
-        print(
-            "sweep: interrupted; all that it had started has ended, and the same command goes on with what "
-            "is missing",
-            file=sys.stderr,
-        )
-        status = EXIT_INTERRUPTED
-    sys.exit(status)
+        return _finish(sweep, out_dir, console)
+
+    run_session("sweep", session, "the same command goes on with what is missing")
 
 
 if __name__ == "__main__":

@@ -71,6 +71,14 @@ def shared(start_rig: StartRig, storage: Path) -> TierLookup:
     return TierLookup(rig)
 
 
+@pytest.fixture
+def patient(start_rig: StartRig, storage: Path) -> TierLookup:
+    """One whose absences stay true for as long as a slow machine takes."""
+    rig = start_rig(storage, index_mode="shared", negative_ttl_s=3600.0)
+    assert rig.await_stats(scan_complete=1)
+    return TierLookup(rig)
+
+
 def test_tier_lookup_answers_with_the_objects_it_was_given(shared: TierLookup) -> None:
     there, absent = shared.rig.key(1), shared.rig.key(2)
     shared.rig.place(there)
@@ -140,27 +148,27 @@ def test_denied_keys_are_a_miss_for_their_request_alone(shared: TierLookup) -> N
     assert shared.ask(denied, Request()) == "hit"
 
 
-def test_request_that_waits_has_its_other_keys_asked_about_unseen(shared: TierLookup) -> None:
-    known, first, there, absent = (shared.rig.key(number) for number in range(4))
-    shared.rig.store([known, there], [0, 1])
-    before = shared.rig.engine.stats()["probes"]
+def test_request_that_waits_has_its_other_keys_asked_about_unseen(patient: TierLookup) -> None:
+    known, first, there, absent = (patient.rig.key(number) for number in range(4))
+    patient.rig.store([known, there], [0, 1])
+    before = patient.rig.engine.stats()["probes"]
     keys = [known, first, there, absent, known]
-    assert [shared.ask(key, Request()) for key in keys] == ["hit", "retry", "retry", "retry", "retry"]
-    assert shared.notes.must_wait
-    shared.end_step()
+    assert [patient.ask(key, Request()) for key in keys] == ["hit", "retry", "retry", "retry", "retry"]
+    assert patient.notes.must_wait
+    patient.end_step()
     # What was known was not looked for on disk.
-    assert shared.rig.engine.stats()["probes"] - before == 2
-    assert [shared.ask(key, Request()) for key in (known, there)] == ["hit", "hit"]
-    assert [shared.ask(key, Request()) for key in (first, absent)] == ["miss", "miss"]
+    assert patient.rig.engine.stats()["probes"] - before == 2
+    assert [patient.ask(key, Request()) for key in (known, there)] == ["hit", "hit"]
+    assert [patient.ask(key, Request()) for key in (first, absent)] == ["miss", "miss"]
 
 
-def test_keys_that_are_asked_unseen_take_one_step_however_many(shared: TierLookup) -> None:
-    keys = [shared.rig.key(number) for number in range(1000)]
+def test_keys_that_are_asked_unseen_take_one_step_however_many(patient: TierLookup) -> None:
+    keys = [patient.rig.key(number) for number in range(1000)]
     for key in keys[::2]:
-        shared.rig.place(key)
-    assert [shared.ask(key, Request()) for key in keys] == ["retry"] * len(keys)
-    shared.end_step()
-    assert [shared.ask(key, Request()) for key in keys] == ["hit", "miss"] * (len(keys) // 2)
+        patient.rig.place(key)
+    assert [patient.ask(key, Request()) for key in keys] == ["retry"] * len(keys)
+    patient.end_step()
+    assert [patient.ask(key, Request()) for key in keys] == ["hit", "miss"] * (len(keys) // 2)
 
 
 def test_another_request_is_answered_although_one_waits(shared: TierLookup) -> None:
@@ -177,13 +185,13 @@ def test_denied_key_is_a_miss_in_a_request_that_waits(shared: TierLookup) -> Non
     assert [shared.ask(key, Request()) for key in (unknown, denied)] == ["retry", "miss"]
 
 
-def test_whoever_asks_without_ending_his_step_gets_his_answer(shared: TierLookup) -> None:
-    keys = [shared.rig.key(number) for number in range(3)]
-    shared.rig.place(keys[2])
-    assert [shared.ask(key, Request()) for key in keys] == ["retry"] * 3
-    shared.rig.engine.submit_probes()
-    assert shared.rig.engine.drain(DEADLINE_S)
-    assert [shared.ask(key, Request()) for key in keys] == ["miss", "miss", "hit"]
+def test_whoever_asks_without_ending_his_step_gets_his_answer(patient: TierLookup) -> None:
+    keys = [patient.rig.key(number) for number in range(3)]
+    patient.rig.place(keys[2])
+    assert [patient.ask(key, Request()) for key in keys] == ["retry"] * 3
+    patient.rig.engine.submit_probes()
+    assert patient.rig.engine.drain(DEADLINE_S)
+    assert [patient.ask(key, Request()) for key in keys] == ["miss", "miss", "hit"]
 
 
 @pytest.mark.parametrize(
@@ -198,6 +206,26 @@ def test_whoever_asks_without_ending_his_step_gets_his_answer(shared: TierLookup
 def test_what_is_no_key_is_refused(shared: TierLookup, key: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         shared.ask(key, Request())
+
+
+@pytest.mark.parametrize(
+    ("count", "named"),
+    [
+        pytest.param(0, [], id="none"),
+        pytest.param(1, [], id="one"),
+        pytest.param(3, [], id="three"),
+        pytest.param(1, ["key"], id="twice"),
+        pytest.param(1, ["context"], id="unknown"),
+        pytest.param(2, ["req_context"], id="one-more"),
+        pytest.param(0, ["key", "key_size"], id="one-unknown"),
+    ],
+)
+def test_other_arguments_are_refused(shared: TierLookup, count: int, named: list[str]) -> None:
+    arguments: list[object] = [shared.rig.key(1), Request(), 0]
+    ask: Any = shared.ask
+    with pytest.raises(TypeError):
+        ask(*arguments[:count], **dict.fromkeys(named, shared.rig.key(1)))
+    assert ask(req_context=Request(), key=shared.rig.key(1)) == "retry"
 
 
 def test_errors_of_the_request_and_the_notes_come_through(shared: TierLookup) -> None:

@@ -180,7 +180,7 @@ Raises:
       .def(
           "ask",
           [](BoundEngine& engine, const nb::bytes& key, double waiting_since_s) {
-            return static_cast<int>(engine.ask(key, waiting_since_s).verdict);
+            return static_cast<int>(engine.ask({key.c_str(), key.size()}, waiting_since_s).verdict);
           },
           nb::arg("key"), nb::arg("waiting_since_s") = std::numeric_limits<double>::infinity(),
           nb::sig("def ask(self, key: bytes, waiting_since_s: float = float('inf')) -> int"),
@@ -193,11 +193,8 @@ Raises:
           "tier_lookup",
           [](nb::handle_t<BoundEngine> self, nb::object notes, nb::object miss, nb::object hit,
              nb::object retry) {
-            const auto lookup = std::make_shared<TierLookup>(
-                nb::borrow(self), std::move(notes), std::move(miss), std::move(hit), std::move(retry));
-            return nb::cpp_function(
-                [lookup](nb::bytes key, nb::handle context) { return lookup->answer(key, context); },
-                nb::arg("key"), nb::arg("req_context"));
+            return TierLookup::function(std::make_unique<TierLookup>(
+                nb::borrow(self), std::move(notes), std::move(miss), std::move(hit), std::move(retry)));
           },
           nb::arg("notes"), nb::arg("miss"), nb::arg("hit"), nb::arg("retry"),
           nb::sig("def tier_lookup(self, notes: object, miss: object, hit: object, retry: object) -> "

@@ -276,20 +276,20 @@ int BoundEngine::lookup(nb::bytes key) {
   return static_cast<int>(engine_->lookup(view_of(key)));
 }
 
-jobs::Answer BoundEngine::ask(const nb::bytes& key, double waiting_since_s) {
+jobs::Answer BoundEngine::ask(std::string_view key, double waiting_since_s) {
   check_process();
   check_key_size(key.size(), "key");
   std::optional<index::Moment> since;
   // Infinity, as any time that is far away, is for nobody who waits.
   constexpr double kFarAway = 1e9;
   if (waiting_since_s >= 0 && waiting_since_s < kFarAway) since = index::moment_at(waiting_since_s);
-  return engine_->ask(view_of(key), since);
+  return engine_->ask(key, since);
 }
 
-void BoundEngine::ask_unseen(const nb::bytes& key) {
+void BoundEngine::ask_unseen(std::string_view key) {
   check_process();
   check_key_size(key.size(), "key");
-  engine_->ask_unseen(view_of(key));
+  engine_->ask_unseen(key);
 }
 
 std::size_t BoundEngine::lookup_prefix(nb::bytes keys, std::int64_t key_size_bytes) {

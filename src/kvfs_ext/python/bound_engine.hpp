@@ -53,8 +53,8 @@ class BoundEngine {
   std::size_t close(std::optional<double> timeout_s);
 
   int lookup(nb::bytes key);
-  jobs::Answer ask(const nb::bytes& key, double waiting_since_s);
-  void ask_unseen(const nb::bytes& key);
+  jobs::Answer ask(std::string_view key, double waiting_since_s);
+  void ask_unseen(std::string_view key);
   std::size_t lookup_prefix(nb::bytes keys, std::int64_t key_size_bytes);
   void probe(nb::bytes key);
   void submit_probes();

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <string>
 
 #include "python/bound_engine.hpp"
@@ -17,7 +18,11 @@ class TierLookup {
   TierLookup(nb::object engine, nb::object notes, nb::object miss, nb::object hit, nb::object retry);
 
   // The object that stands for the verdict. Throws as ask(), and what `context` and the notes raise.
-  nb::object answer(const nb::bytes& key, nb::handle context);
+  nb::object answer(nb::handle key, nb::handle context);
+
+  // The Python function `(key, req_context)` that is answer(). It is not nanobind's, whose way of finding and
+  // converting arguments takes longer than the answer.
+  static nb::object function(std::unique_ptr<TierLookup> lookup);
 
  private:
   void begin(const nb::object& request_id);

@@ -15,7 +15,7 @@ from harness import checks, environment, model, plan, storage
 from harness.accuracy import lm_eval
 from harness.arms import ARMS, parse_arms
 from harness.blocks import Bench, Options, run_target
-from harness.command_line import numbers, run_session, writable
+from harness.command_line import numbers, run_session, served_options, writable
 from harness.errors import EXIT_FAILED, EXIT_OK, UsageError
 from harness.records import RecordLog
 from harness.report import bench_tables
@@ -54,12 +54,9 @@ def _finish(log: RecordLog, console: Console) -> int:
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
 @click.option("--quick", is_flag=True, help="One thread count, few and short conversations and documents.")
-@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, help="Gets all results.")
 @click.option("--arms", default=",".join(ARMS), help="Which ways of serving to compare.")
 @click.option("--target", metavar="URL", help="Measure a server that is running, instead of starting some.")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Directory of the target's tokenizer.")
-@click.option("--model-dir", type=click.Path(path_type=Path), help="Serve this model, not SmolLM2-135M.")
-@click.option("--work-dir", type=click.Path(path_type=Path), help="On the disk to measure. [default: --out]")
 @click.option("--tasks", default=",".join(plan.TASKS), help="lm-eval's tasks; empty for none.")
 @click.option("--streams", default="1,4", help="Conversations at a time.")
 @click.option("--threads", default="", help="Threads of the disk tier. [default: 4,16; with --quick: 4]")
@@ -68,8 +65,7 @@ def _finish(log: RecordLog, console: Console) -> int:
 @click.option(
     "--seed", type=click.IntRange(1), help="Decides the prompts. [default: 919; --target: new ones]"
 )
-@click.option("--server-timeout-s", type=click.FloatRange(1), default=600.0, help="For a server's start.")
-@click.option("--keep", is_flag=True, help="Leave the tiers' directories on the disk.")
+@served_options(DEFAULT_OUT)
 def main(  # noqa: PLR0913, PLR0917 - one argument an option
     quick: bool,
     out: Path,

@@ -20,6 +20,7 @@ from harness.phases import Phases, Subject, Tools
 from harness.plan import COLD, DAMAGED, HOST, WARM, Block, Plan, Step
 from harness.progress import Progress
 from harness.records import RecordLog
+from harness.served import ServedOptions
 from harness.server import MODEL_NAME, Server, vllm_spec
 from harness.tools import Tool
 
@@ -30,27 +31,15 @@ _SCRATCH_PREFIX: Final = "kvfs-bench-"
 _TARGET_PHASES: Final = (COLD, HOST)
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the user asked for, checked.
+@dataclass(frozen=True, kw_only=True)
+class Options(ServedOptions):
+    """The same of `bench`.
 
     Attributes:
         plan: What to run.
-        out_dir: Gets records, report and logs.
-        work_dir: The tiers' directories are made in it.
-        model_dir: The model to serve; None makes or reuses SmolLM2.
-        dtype: Number format that servers compute in.
-        server_timeout_s: How long a server may take to start.
-        keep: Whether the tiers' directories stay.
     """
 
     plan: Plan
-    out_dir: Path
-    work_dir: Path
-    model_dir: Path | None
-    dtype: str
-    server_timeout_s: float
-    keep: bool
 
 
 class Bench:

@@ -4,8 +4,9 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
+import click
 from rich.console import Console
 
 from harness.errors import EXIT_INTERRUPTED, HarnessError, UsageError
@@ -13,6 +14,28 @@ from harness.signals import end_in_order
 
 # A log has no width of its own, and tables need some.
 _PLAIN_WIDTH: Final = 150
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def served_options(default_out: Path) -> Callable[[_Command], _Command]:
+    """Return a decorator that gives a command the options behind `harness.served.ServedOptions`."""
+    path = click.Path(path_type=Path)
+    options = (
+        click.option("--out", type=path, default=default_out, help="Gets all results."),
+        click.option("--work-dir", type=path, help="On the disk to use. [default: --out]"),
+        click.option("--model-dir", type=path, help="Serve this model, not SmolLM2-135M."),
+        click.option(
+            "--server-timeout-s", type=click.FloatRange(1), default=600.0, help="For a server's start."
+        ),
+        click.option("--keep", is_flag=True, help="Leave the tiers' directories on the disk."),
+    )
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def run_session(name: str, body: Callable[[Console], int], interrupted: str) -> NoReturn:

@@ -16,7 +16,7 @@ from harness.accuracy.comparison import read_limits
 from harness.accuracy.lm_eval import GSM8K, parse_tasks
 from harness.accuracy.session import Options, Session
 from harness.arms import ARMS, BASELINE, Arm, parse_arms
-from harness.command_line import run_session, writable
+from harness.command_line import run_session, served_options, writable
 from harness.errors import UsageError
 from harness.records import RecordLog
 from harness.verdicts import EXIT_STATUS
@@ -58,7 +58,6 @@ def _gsm8k_dir(directory: Path | None, tasks: list[str]) -> str:
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
 @click.option("--quick", is_flag=True, help=f"Arms {_FEW_ARMS} and one task, unless others are named.")
-@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, help="Gets all results.")
 @click.option(
     "--arms", help=f"Ways of serving. [default: {_ALL_ARMS}; --quick, --repeat-control: {_FEW_ARMS}]"
 )
@@ -71,10 +70,7 @@ def _gsm8k_dir(directory: Path | None, tasks: list[str]) -> str:
     "--repeat-control", type=click.IntRange(1), default=1, help="How often each warm pass and control."
 )
 @click.option("--seed", type=click.IntRange(0), default=plan.DEFAULT_SEED, help="Decides what is damaged.")
-@click.option("--model-dir", type=click.Path(path_type=Path), help="Serve this model, not SmolLM2-135M.")
-@click.option("--work-dir", type=click.Path(path_type=Path), help="On the disk to test. [default: --out]")
-@click.option("--server-timeout-s", type=click.FloatRange(1), default=600.0, help="For a server's start.")
-@click.option("--keep", is_flag=True, help="Leave the tiers' directories on the disk.")
+@served_options(DEFAULT_OUT)
 def main(  # noqa: PLR0913, PLR0917 - one argument an option
     quick: bool,
     out: Path,

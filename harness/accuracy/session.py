@@ -22,6 +22,7 @@ from harness.errors import HarnessError, UsageError
 from harness.plan import COLD, DAMAGED
 from harness.progress import Progress
 from harness.records import RecordLog
+from harness.served import ServedOptions
 from harness.server import Server, ServerSpec, vllm_spec
 from harness.tools import Tool, ToolError
 
@@ -31,29 +32,17 @@ _SECONDS_PREPARE: Final = 30.0
 _PREPARE_TIMEOUT_S: Final = 600.0
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the user asked for, checked.
+@dataclass(frozen=True, kw_only=True)
+class Options(ServedOptions):
+    """The same of `accuracy`.
 
     Attributes:
         plan: What to run.
         limits: The gate's, of which the control takes how much to damage.
-        out_dir: Gets records, report and logs.
-        work_dir: The tiers' directories are made in it.
-        model_dir: The model to serve; None makes or reuses SmolLM2.
-        dtype: Number format that servers compute in.
-        server_timeout_s: How long a server may take to start.
-        keep: Whether the tiers' directories stay.
     """
 
     plan: Plan
     limits: Limits
-    out_dir: Path
-    work_dir: Path
-    model_dir: Path | None
-    dtype: str
-    server_timeout_s: float
-    keep: bool
 
 
 class Session:

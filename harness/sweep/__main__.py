@@ -14,7 +14,7 @@ from rich.console import Console
 
 from harness import environment, model, storage
 from harness.arms import parse_arms
-from harness.command_line import numbers, run_session, writable
+from harness.command_line import numbers, run_session, served_options, writable
 from harness.errors import EXIT_FAILED, EXIT_OK, UsageError
 from harness.plan import TWO_SERVERS_BYTES
 from harness.records import RecordLog
@@ -115,18 +115,14 @@ def _finish(sweep: Sweep, out_dir: Path, console: Console) -> int:
 @click.option("--threads", metavar="LIST", help="Of the disk tier: 4, or READ/WRITE. [default: its own]")
 @click.option("--arms", metavar="LIST", help=f"Of {','.join(ARMS)}. [default: the scenario's]")
 @click.option("--conversations", type=click.IntRange(1), help="A phase, at least. [default: its own]")
-@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, help="Gets all results.")
-@click.option("--work-dir", type=click.Path(path_type=Path), help="On the disk to measure. [default: --out]")
-@click.option("--model-dir", type=click.Path(path_type=Path), help="Serve this model, not SmolLM2-135M.")
 @click.option("--max-model-len", type=click.IntRange(256), default=_CONTEXT_TOKENS, help="Server's context.")
 @click.option("--host-gib", type=click.FloatRange(0, min_open=True), help="Host memory of the tier.")
 @click.option(
     "--server-option", multiple=True, metavar="ARG", help="One more argument of vLLM's; repeatable."
 )
-@click.option("--server-timeout-s", type=click.FloatRange(1), default=600.0, help="For a server's start.")
 @click.option("--servers-at-once", type=click.IntRange(1, 4), help="Arms side by side. [default: as fit]")
 @click.option("--seed", type=click.IntRange(1), help="Decides the prompts. [default: the scenario's]")
-@click.option("--keep", is_flag=True, help="Leave the tiers' directories on the disk.")
+@served_options(DEFAULT_OUT)
 def main(  # noqa: PLR0913, PLR0917 - one argument an option
     names: str,
     quick: bool,

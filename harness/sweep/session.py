@@ -18,6 +18,7 @@ from harness.phases import Subject, observe, traffic_metrics
 from harness.plan import WARM
 from harness.progress import Progress
 from harness.records import Record, RecordLog, Scalar, measured
+from harness.served import ServedOptions
 from harness.server import MODEL_NAME, Server, vllm_spec
 from harness.sweep import resume
 from harness.sweep.plan import SECONDS_PREPARE, STAGES, Leg, Step, Study, missing
@@ -30,31 +31,19 @@ _LOAD_TIMEOUT_S: Final = 1800.0
 _RAW: Final = "raw"
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the user asked for, checked.
+@dataclass(frozen=True, kw_only=True)
+class Options(ServedOptions):
+    """The same of `sweep`.
 
     Attributes:
         studies: What to measure.
-        out_dir: Gets records, tables and logs.
-        work_dir: The tiers' directories are made in it.
-        model_dir: The model to serve; None makes or reuses SmolLM2.
-        dtype: Number format that servers compute in.
         server_options: More of vLLM's arguments.
-        server_timeout_s: How long a server may take to start.
         servers_at_once: How many arms run side by side.
-        keep: Whether the tiers' directories stay.
     """
 
     studies: Sequence[Study]
-    out_dir: Path
-    work_dir: Path
-    model_dir: Path | None
-    dtype: str
     server_options: Sequence[str]
-    server_timeout_s: float
     servers_at_once: int
-    keep: bool
 
 
 class Sweep:

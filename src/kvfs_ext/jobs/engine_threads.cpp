@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "jobs/engine.hpp"
@@ -48,6 +49,9 @@ void Engine::run() {
     } else {
       execute(claim, done);
     }
+    // Whoever was kept from a core in the middle of a question answers the first of them, as a rule: he must
+    // not wait until all others are answered.
+    if (kind == JobKind::kLookup) std::this_thread::yield();
     // A thread that waits keeps no job alive.
     claim = {};
     lock.lock();

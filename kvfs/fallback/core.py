@@ -182,7 +182,7 @@ class Core:
         """Collect the question whether a chunk is there, whatever is known."""
         self._check_process()
         with self._lock:
-            self._collect(key)
+            self._collect(key, unseen=True)
 
     def submit_probes(self) -> None:
         """Give the questions to the threads."""
@@ -307,9 +307,9 @@ class Core:
         if self._probes.waiting or self._queue.next_kind() is not None:
             self._work_available.notify()
 
-    def _collect(self, key: bytes) -> bool:
+    def _collect(self, key: bytes, *, unseen: bool = False) -> bool:
         """Needs the lock."""
-        if self._closed or not self._probes.collect(key):
+        if self._closed or not self._probes.collect(key, unseen=unseen):
             return False
         if self._probes.due:
             self._hand_over_probes()

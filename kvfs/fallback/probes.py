@@ -52,38 +52,45 @@ class ProbeQueue:
 
     def __init__(self) -> None:
         self._collected: list[bytes] = []
+        self._collected_unseen: list[bytes] = []
         self._waiting: deque[Question] = deque()
+        # Of keys that were asked about unseen: they come after all others.
+        self._unseen: deque[Question] = deque()
         # Handed over and not answered.
         self.unanswered = 0
 
     @property
     def waiting(self) -> bool:
         """Whether there is a question for a thread."""
-        return bool(self._waiting)
+        return bool(self._waiting or self._unseen)
 
     @property
     def due(self) -> bool:
         """Whether it is time to hand over what was collected."""
-        return len(self._collected) >= _COLLECTED_MAX
+        return len(self._collected) + len(self._collected_unseen) >= _COLLECTED_MAX
 
-    def collect(self, key: bytes) -> bool:
+    def collect(self, key: bytes, *, unseen: bool = False) -> bool:
         """Take a question; False where too many wait."""
-        if len(self._collected) + len(self._waiting) >= _OUTSTANDING_MAX:
+        waiting = (self._collected, self._collected_unseen, self._waiting, self._unseen)
+        if sum(map(len, waiting)) >= _OUTSTANDING_MAX:
             return False
-        self._collected.append(key)
+        (self._collected_unseen if unseen else self._collected).append(key)
         return True
 
     def hand_over(self, checks: list[bytes]) -> None:
         """Let threads claim what was collected, and these."""
         now = time.monotonic()
         self._waiting += [Question(key, now) for key in self._collected]
+        self._unseen += [Question(key, now) for key in self._collected_unseen]
         self._waiting += [Question(key, None) for key in checks]
-        self.unanswered += len(self._collected) + len(checks)
+        self.unanswered += len(self._collected) + len(self._collected_unseen) + len(checks)
         self._collected.clear()
+        self._collected_unseen.clear()
 
     def claim(self) -> list[Question]:
         """Take some questions to answer; none when none wait."""
-        return [self._waiting.popleft() for _ in range(min(_TAKEN_AT_ONCE, len(self._waiting)))]
+        queue = self._waiting or self._unseen
+        return [queue.popleft() for _ in range(min(_TAKEN_AT_ONCE, len(queue)))]
 
     def release(self, count: int) -> None:
         """Note that so many questions that were claimed have been answered."""
@@ -91,6 +98,6 @@ class ProbeQueue:
 
     def drop(self) -> None:
         """Forget all questions that nobody has claimed."""
-        self.unanswered -= len(self._waiting)
-        self._waiting.clear()
-        self._collected.clear()
+        self.unanswered -= len(self._waiting) + len(self._unseen)
+        for each in (self._waiting, self._unseen, self._collected, self._collected_unseen):
+            each.clear()

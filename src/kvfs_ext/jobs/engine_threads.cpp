@@ -96,9 +96,11 @@ void Engine::execute(const Claim& claim, Done& done) {
     if (claim.job->kind == JobKind::kStore) lookups_.store_begins(claim.job->keys.at(op));
     std::string path;
     std::size_t moved = 0;
-    const Status status = claim.job->asker == Asker::kIndex ? answer_question(*claim.job, op)
-                                                            : execute_op(*claim.job, op, path, moved);
-    if (claim.job->asker == Asker::kCheck) lookups_.checked(claim.job->keys.at(op), status);
+    const Asker asker = claim.job->asker;
+    const bool is_question = asker == Asker::kIndex || asker == Asker::kIndexUnseen;
+    const Status status =
+        is_question ? answer_question(*claim.job, op) : execute_op(*claim.job, op, path, moved);
+    if (asker == Asker::kCheck) lookups_.checked(claim.job->keys.at(op), status);
     finish_op(claim.job, op, status, moved, path, done);
   }
 }

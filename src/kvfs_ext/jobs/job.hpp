@@ -30,8 +30,9 @@ struct PackedKeys {
   }
 };
 
-// Who waits for a job's end: the caller, who polls; or, of a lookup, the index, or one who checks its answer.
-enum class Asker : std::uint8_t { kCaller, kIndex, kCheck };
+// Who waits for a job's end: the caller, who polls; or, of a lookup, the index, the index for keys that were
+// asked about unseen, or one who checks its answer.
+enum class Asker : std::uint8_t { kCaller, kIndex, kIndexUnseen, kCheck };
 
 // What became of a job. Plain data, handed to whoever polls.
 struct Completion {

@@ -112,21 +112,22 @@ Answer Lookups::ask(std::string_view key, std::optional<index::Moment> waiting_s
   const index::Known known = index_.find(key, waiting_since);
   if (known == index::Known::kPresent) return {Verdict::kHit};
   if (known == index::Known::kAbsent) return {Verdict::kMiss};
-  return known == index::Known::kAsked ? Answer{} : collect(key);
+  return known == index::Known::kAsked ? Answer{} : collect(key, questions_);
 }
 
 Answer Lookups::collect_unless_known(std::string_view key) {
   const index::Known known = index_.find(key);
-  return known == index::Known::kPresent || known == index::Known::kAsked ? Answer{} : collect(key);
+  return known == index::Known::kPresent || known == index::Known::kAsked ? Answer{}
+                                                                          : collect(key, questions_);
 }
 
-Answer Lookups::collect(std::string_view key) {
+Answer Lookups::collect(std::string_view key, Collection& questions) {
   if (stop_) return {};
   const std::lock_guard lock(questions_mutex_);
   // Counted by batches: each look at what the threads have written waits for their core.
   if (collected_ == 0 && outstanding_.load(std::memory_order_relaxed) + kProbesPerBatch > kOutstandingMax)
     return {};
-  questions_[key.size()].append(key);
+  questions[key.size()].append(key);
   return {.asked = true, .due = ++collected_ >= kProbesPerBatch};
 }
 
@@ -140,18 +141,16 @@ void Lookups::check_later(std::string_view key) {
 
 std::vector<Questions> Lookups::take_probes() {
   std::vector<Questions> taken;
+  const auto take = [&taken](Asker asker, Collection& collection) {
+    for (auto& [key_size, keys] : std::exchange(collection, {}))
+      taken.push_back({asker, {std::move(keys), key_size}});
+  };
   const std::lock_guard lock(questions_mutex_);
-  if (collected_ > 0) {
-    outstanding_.fetch_add(collected_, std::memory_order_relaxed);
-    for (auto& [key_size, keys] : std::exchange(questions_, {}))
-      taken.push_back({Asker::kIndex, {std::move(keys), key_size}});
-    collected_ = 0;
-  }
-  if (checks_collected_ > 0) {
-    for (auto& [key_size, keys] : std::exchange(checks_, {}))
-      taken.push_back({Asker::kCheck, {std::move(keys), key_size}});
-    checks_collected_ = 0;
-  }
+  if (collected_ > 0) outstanding_.fetch_add(collected_, std::memory_order_relaxed);
+  take(Asker::kIndex, questions_);
+  take(Asker::kIndexUnseen, unseen_);
+  take(Asker::kCheck, checks_);
+  collected_ = checks_collected_ = 0;
   return taken;
 }
 

@@ -83,8 +83,8 @@ class Lookups {
   // scheduler's thread.
   [[nodiscard]] Answer ask(std::string_view key, std::optional<index::Moment> waiting_since);
   // Collect a question without a look at what is known, which costs more than the question; true when it is
-  // time to take them.
-  [[nodiscard]] bool ask_unseen(std::string_view key) { return collect(key).due; }
+  // time to take them. It is answered after all others.
+  [[nodiscard]] bool ask_unseen(std::string_view key) { return collect(key, unseen_).due; }
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
     return index_.present_prefix(keys, key_size_bytes);
   }
@@ -118,12 +118,14 @@ class Lookups {
   [[nodiscard]] LookupStats stats() const;
 
  private:
+  using Collection = std::map<std::size_t, std::string>;  // packed keys by their length
+
   void read_all();
   // Remove a temporary whose writer is gone.
   void reclaim(const std::string& path);
   [[nodiscard]] Verdict verdict(std::string_view key, std::optional<index::Moment> waiting_since);
   [[nodiscard]] Answer collect_unless_known(std::string_view key);
-  [[nodiscard]] Answer collect(std::string_view key);
+  [[nodiscard]] Answer collect(std::string_view key, Collection& questions);
   // The chunk is on disk although this engine knows nothing of it: was it stored by another?
   [[nodiscard]] bool is_foreign(std::string_view key);
   // Have the disk asked whether a MISS was right.
@@ -153,8 +155,9 @@ class Lookups {
   std::atomic<std::size_t> outstanding_{0};
 
   alignas(index::kCacheLineBytes) std::mutex questions_mutex_;  // guards what follows
-  std::map<std::size_t, std::string> questions_;                // packed keys by their length
-  std::map<std::size_t, std::string> checks_;                   // the same
+  Collection questions_;
+  Collection unseen_;
+  Collection checks_;
   std::size_t collected_ = 0;
   std::size_t checks_collected_ = 0;
   std::atomic<std::uint64_t> checks_made_{0};

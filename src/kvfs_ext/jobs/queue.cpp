@@ -12,7 +12,7 @@ std::size_t JobQueue::push(const std::shared_ptr<Job>& job) {
     queued_stores_ += accepted;
   }
   job->claimable_ops = accepted;
-  if (accepted > 0) of(job->kind).push_back(job);
+  if (accepted > 0) (job->asker == Asker::kIndexUnseen ? unseen_ : of(job->kind)).push_back(job);
   return accepted;
 }
 
@@ -51,7 +51,7 @@ Claim JobQueue::claim_more(JobKind kind, std::size_t most) {
 }
 
 Claim JobQueue::take(JobKind kind, std::size_t most) {
-  Queue& queue = of(kind);
+  Queue& queue = of(kind).empty() ? unseen_ : of(kind);
   const std::shared_ptr<Job> job = queue.front();
   if (kind == JobKind::kLoad) most = std::min(most, limits_.loads_in_flight - loads_in_flight_);
   const std::size_t begin = job->next_op;
@@ -87,10 +87,12 @@ void JobQueue::put_down(JobKind kind) {
 
 std::vector<Claim> JobQueue::take_all() {
   std::vector<Claim> all;
-  for (Queue& queue : queues_) {
+  const auto take_from = [&all](Queue& queue) {
     for (const auto& job : queue) all.push_back({job, job->next_op, job->claimable_ops});
     queue.clear();
-  }
+  };
+  for (Queue& queue : queues_) take_from(queue);
+  take_from(unseen_);
   queued_stores_ = 0;
   return all;
 }

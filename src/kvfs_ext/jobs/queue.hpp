@@ -71,7 +71,9 @@ class JobQueue {
 
   Queue& of(JobKind kind) { return queues_[static_cast<std::size_t>(kind)]; }
   [[nodiscard]] const Queue& of(JobKind kind) const { return queues_[static_cast<std::size_t>(kind)]; }
-  [[nodiscard]] bool waiting(JobKind kind) const { return !of(kind).empty(); }
+  [[nodiscard]] bool waiting(JobKind kind) const {
+    return !of(kind).empty() || (kind == JobKind::kLookup && !unseen_.empty());
+  }
   [[nodiscard]] bool beside_loads() const { return waiting(JobKind::kLoad) || loads_in_flight_ > 0; }
   [[nodiscard]] bool may_load() const;
   [[nodiscard]] bool may_store() const;
@@ -82,6 +84,9 @@ class JobQueue {
 
   const QueueLimits limits_;
   std::array<Queue, kJobKinds> queues_;
+  // Lookups that come after all others: each request has thousands of these, and most requests are done with
+  // the answer to their first question, which is none of them.
+  Queue unseen_;
   std::size_t queued_stores_ = 0;
   std::size_t loads_in_flight_ = 0;
   std::size_t stores_in_flight_ = 0;

@@ -71,8 +71,8 @@ class ProbeQueue:
 
     def collect(self, key: bytes, *, unseen: bool = False) -> bool:
         """Take a question; False where too many wait."""
-        waiting = (self._collected, self._collected_unseen, self._waiting, self._unseen)
-        if sum(map(len, waiting)) >= _OUTSTANDING_MAX:
+        collected = len(self._collected) + len(self._collected_unseen)
+        if collected + len(self._waiting) + len(self._unseen) >= _OUTSTANDING_MAX:
             return False
         (self._collected_unseen if unseen else self._collected).append(key)
         return True

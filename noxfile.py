@@ -224,7 +224,8 @@ def sanitize(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Test what full, slow, broken and lying disks do, calls that fail on request included; `-- --long`."""
     python = session_python(session)
-    sysdeps.ensure("compile", python)
+    for need in ("compile", "faults"):
+        sysdeps.ensure(need, python)
     install(session, python, dependency_group("tests"))
     install_wheel(session, python, pure=False, faults=True)
     arguments = fault_runs.parse(session.posargs)

@@ -182,3 +182,9 @@ def test_contributing_quotes_the_table_of_packages() -> None:
     table = text.partition("| package | what for |\n|---|---|\n")[2].partition("\n\n")[0]
     quoted = re.findall(r"^\| `([^`]+)` \| (.+) \|$", table, flags=re.MULTILINE)
     assert quoted == [(package.debian, package.why) for package in sysdeps.PACKAGES]
+
+
+def test_each_need_is_seen_to_by_some_session() -> None:
+    rooms = [ROOT / "noxfile.py", *(ROOT / "harness" / "sessions").glob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in rooms if path.name != "sysdeps.py")
+    assert [need for need in sysdeps.NEEDS if f'"{need}"' not in text] == []

@@ -161,7 +161,7 @@ def parse(fields: Mapping[str, object]) -> Noise:
         )
     blocks = [
         {line: [ratio * _UNIT for ratio in ratios] for line, ratios in zip(lines, block, strict=True)}
-        for block in fields["blocks"]  # type: ignore[attr-defined]  # as above
+        for block in fields["blocks"]  # type: ignore[attr-defined]  # written by `condense`
     ]
     return Noise(str(fields["source"]), blocks)
 

@@ -23,6 +23,8 @@ _SAMPLE_PERIOD_MIN_S: Final = 1.0
 # The first process lives from the start to the end; so often another one ends, and a new one starts.
 _ENDS: Final = 24
 _END_PERIOD_MIN_S: Final = 4.0
+# Of those that end; the others close.
+_KILLED_SHARE: Final = 0.7
 _DAMAGES: Final = 200
 _DAMAGE_PERIOD_MIN_S: Final = 0.25
 _NAMESPACE: Final = "space"
@@ -216,7 +218,7 @@ class Session:
         place = self._random.randrange(1, len(self._workers))
         worker = self._workers[place]
         # Of a few ends on a slow machine one at least is a kill.
-        if not self.seen.kills or self._random.random() < 0.7:  # noqa: PLR2004 - most
+        if not self.seen.kills or self._random.random() < _KILLED_SHARE:
             worker.kill()
             self.seen.kills += 1
         else:

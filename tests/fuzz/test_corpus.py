@@ -35,6 +35,7 @@ def _engine_replays() -> list[object]:
 
 @pytest.mark.parametrize(("name", "path"), _replays())
 def test_input_breaks_nothing_in_the_python_code(name: str, path: Path, tmp_path: Path) -> None:
+    # A target asserts, and lets through what it must not have raised.
     _, target = TARGETS[name]
     target(path.read_bytes(), tmp_path)
 
@@ -42,6 +43,7 @@ def test_input_breaks_nothing_in_the_python_code(name: str, path: Path, tmp_path
 @pytest.mark.parametrize(("kind", "path", "io"), _engine_replays())
 def test_input_breaks_no_engine(kind: str, path: Path, io: str, tmp_path: Path) -> None:
     module: types.ModuleType = IMPLEMENTATIONS[io]
+    # As above: it asserts what an engine must hold over these bytes.
     ENGINE_TARGETS[kind](path.read_bytes(), tmp_path, module)
 
 

@@ -21,7 +21,7 @@ ANSWER_TOKENS = 20
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer of words, which lm-eval loads to count with."""
     from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415 - seconds to import
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - as above
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - seconds to import
 
     words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))  # noqa: S106  no password
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -86,6 +86,12 @@ def load_lm_eval() -> Tool:
             )
             loaded = manager.load([request["task"]])
             for task in loaded["tasks"].values():
+                # Of RULER. Lists of words that have no room for one are asked, and cannot be scored.
+                if not all(document.get("outputs", True) for document in task.eval_docs):
+                    raise ValueError(
+                        f"{request['task']} makes documents without an answer for "
+                        f"{request['sequence_tokens']} tokens; ask for longer ones"
+                    )
                 task.set_config(key="num_fewshot", value=request["examples"])
                 if request["text"]:
                     task.set_config(key="doc_to_text", value=request["text"])

@@ -94,6 +94,17 @@ def test_numbered_documents_begin_with_their_numbers_and_score_as_before(
 
 
 @pytest.mark.slow
+def test_documents_too_short_to_have_an_answer_are_refused_before_they_are_asked(
+    tool: Tool, tokenizer: Path
+) -> None:
+    lm_eval.prepare(tool, tokenizer, Questions("ruler_cwe", 256, documents=2))
+    with pytest.raises(ToolError, match="ruler_cwe makes documents without an answer for 256 tokens; ask"):
+        tool.wait(60)
+    lm_eval.prepare(tool, tokenizer, Questions("ruler_cwe", 896, documents=2))
+    tool.wait(60)
+
+
+@pytest.mark.slow
 def test_gsm8k_without_its_data_fails_and_lm_eval_goes_on(
     tool: Tool, tokenizer: Path, data_set: Path, tmp_path: Path
 ) -> None:

@@ -311,12 +311,13 @@ class Space:
         excess = 0
         margin = _MARGIN_CHUNKS * self.cost_bytes
         if capacity_bytes is not None:
-            margin = capacity_bytes // _MARGIN_PARTS
+            # At least a chunk, or a store would be refused that nothing makes room for.
+            margin = max(self.cost_bytes, capacity_bytes // _MARGIN_PARTS)
             if self._counted:
                 excess = self._total - (capacity_bytes - margins * margin)
         if min_free_bytes is not None:
             kept = min_free_bytes + self._claim - self._stored
-            excess = max(excess, kept + margins * margin // 2 - self._free)
+            excess = max(excess, kept + margins * max(self.cost_bytes, margin // 2) - self._free)
         if self._no_room_for_table:
             # Nothing can be counted before there is room for the file that says how much it is.
             excess = max(excess, _CHUNKS_MIN * self.cost_bytes)

@@ -73,6 +73,18 @@ def _is_quiet(rig: Rig) -> bool:
     return before["evicted_chunks"] == after["evicted_chunks"] and after["used_bytes"] <= CAPACITY * 95 // 100
 
 
+@pytest.mark.parametrize("min_free_bytes", [None, COST], ids=["", "some-kept-free"])
+@pytest.mark.parametrize("capacity_chunks", [4.8, 6, 7.5, 12, 19])
+def test_capacity_for_few_chunks_takes_in_new_ones_for_ever(
+    start_rig: StartRig, storage: Path, capacity_chunks: float, min_free_bytes: int | None
+) -> None:
+    capacity_bytes = int(capacity_chunks * COST)
+    rig = _start(start_rig, storage, capacity_bytes=capacity_bytes, min_free_bytes=min_free_bytes)
+    for key in _keys(0, 40):
+        _store_job(rig, [key])
+        assert rig.engine.stats()["used_bytes"] <= capacity_bytes
+
+
 def test_what_was_used_longest_ago_goes_first(start_rig: StartRig, storage: Path) -> None:
     rig = _start(start_rig, storage)
     old, loaded, touched = (_keys(100 * number, ROWS) for number in range(3))

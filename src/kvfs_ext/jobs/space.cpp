@@ -72,7 +72,7 @@ Status Space::look_at_room() {
 }
 
 std::int64_t Space::margin() const {
-  return limits_.capacity_bytes > 0 ? signed_bytes(limits_.capacity_bytes) / kMarginParts
+  return limits_.capacity_bytes > 0 ? std::max(cost_, signed_bytes(limits_.capacity_bytes) / kMarginParts)
                                     : kMarginChunks * cost_;
 }
 
@@ -206,7 +206,8 @@ std::uint64_t Space::beyond(std::int64_t margins) const {
     excess = total_ - (signed_bytes(limits_.capacity_bytes) - margins * margin());
   if (limits_.min_free_bytes > 0) {
     const std::int64_t kept = signed_bytes(limits_.min_free_bytes) + claim_ - stored_;
-    excess = std::max(excess, kept + margins * margin() / 2 - signed_bytes(room_.free_bytes));
+    excess =
+        std::max(excess, kept + margins * std::max(cost_, margin() / 2) - signed_bytes(room_.free_bytes));
   }
   // Nothing can be counted before there is room for the file that says how much it is.
   if (no_room_for_table_) excess = std::max(excess, kChunksToJoin * cost_);

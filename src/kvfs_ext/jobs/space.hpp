@@ -84,7 +84,8 @@ class Space {
   [[nodiscard]] bool fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t more) const;
   // How many bytes there are too many, if so many margins are to be left.
   [[nodiscard]] std::uint64_t beyond(std::int64_t margins) const;
-  // What evicting makes free beyond what has to be: a twentieth of the capacity.
+  // What evicting makes free beyond what has to be: a twentieth of the capacity, and at least a chunk, or a
+  // store would be refused that nothing makes room for.
   [[nodiscard]] std::int64_t margin() const;
 
   const SpaceLimits limits_;

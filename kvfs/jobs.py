@@ -123,6 +123,9 @@ class NotesLike(Protocol):
     must_wait: bool
     """Set to True when it is told to wait for an answer."""
 
+    memory: object
+    """Set then to what the engine wants to find here when it asks again; None before."""
+
     def begin(self, request_id: str) -> None:
         """Turn to the request that asks from now on."""
 

@@ -23,14 +23,17 @@ class RequestNotes:
         waiting_since_s: When it began to wait (`time.monotonic()`); infinity if it does not.
         denied: Keys whose load failed for it.
         must_wait: To be set when it has to wait for an answer.
+        memory: What the engine then leaves for its next step, None if nothing.
     """
 
     # Attributes are read for each key, and are found faster so.
     __slots__ = (
         "_began_s",
         "_denied",
+        "_memory",
         "_waiting_since_s",
         "denied",
+        "memory",
         "must_wait",
         "request_id",
         "waiting_since_s",
@@ -38,13 +41,16 @@ class RequestNotes:
 
     def __init__(self) -> None:
         """Start with nothing noted."""
+        # Of those that wait, both.
         self._waiting_since_s: dict[str, float] = {}
+        self._memory: dict[str, object] = {}
         self._denied: dict[str, set[bytes]] = {}
         self._began_s = math.inf
         self.request_id: str | None = None
         self.waiting_since_s = math.inf
         self.denied: Collection[bytes] = ()
         self.must_wait = False
+        self.memory: object = None
 
     def __bool__(self) -> bool:
         """Tell whether anything is noted."""
@@ -57,6 +63,7 @@ class RequestNotes:
         self._began_s = time.monotonic()
         self.waiting_since_s = self._waiting_since_s.get(request_id, math.inf)
         self.denied = self._denied.get(request_id, ())
+        self.memory = self._memory.get(request_id)
 
     def end(self) -> None:
         """Put away what was noted of the request that has asked."""
@@ -64,9 +71,11 @@ class RequestNotes:
             return
         if self.must_wait:
             self._waiting_since_s[self.request_id] = self._began_s
+            self._memory[self.request_id] = self.memory
         else:
-            self._waiting_since_s.pop(self.request_id, None)
+            self._stop_waiting(self.request_id)
         self.request_id, self.waiting_since_s, self.denied, self.must_wait = None, math.inf, (), False
+        self.memory = None
 
     def missed(self) -> None:
         """End the wait of a request that has its answer and goes on asking without an end of the step."""
@@ -84,5 +93,9 @@ class RequestNotes:
     def forget(self, request_id: str) -> None:
         """Drop what was noted of a request."""
         self.end()
-        self._waiting_since_s.pop(request_id, None)
+        self._stop_waiting(request_id)
         self._denied.pop(request_id, None)
+
+    def _stop_waiting(self, request_id: str) -> None:
+        self._waiting_since_s.pop(request_id, None)
+        self._memory.pop(request_id, None)

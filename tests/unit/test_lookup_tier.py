@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import math
+import sys
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tier_lookup import DEADLINE_S, Notes, Request, TierLookup
 
 from kvfs.jobs import MISS
-from kvfs.vllm_adapter.lookup import RequestNotes
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Rig, StartRig
+    from tests.unit.conftest import StartRig
 
-DEADLINE_S = 30.0
 TTL_S = 0.05
-
-
-@dataclass
-class Request:
-    """As vLLM describes one."""
-
-    req_id: str = "a"
-
-
-class Notes(RequestNotes):
-    """Those of the tier, which count how often they are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def begin(self, request_id: str) -> None:
-        self.calls.append(f"begin {request_id}")
-        super().begin(request_id)
-
-    def missed(self) -> None:
-        self.calls.append("missed")
-        super().missed()
-
-
-@dataclass
-class TierLookup:
-    """The function of an engine, with the notes that it uses."""
-
-    rig: Rig
-    notes: Notes = field(default_factory=Notes)
-
-    def __post_init__(self) -> None:
-        self.ask: Callable[[bytes, Request], str] = self.rig.engine.tier_lookup(
-            self.notes, "miss", "hit", "retry"
-        )
-
-    def end_step(self) -> None:
-        """End a step and let the disk answer."""
-        self.notes.end()
-        self.rig.engine.submit_probes()
-        assert self.rig.engine.drain(DEADLINE_S)
 
 
 @pytest.fixture
@@ -206,6 +163,67 @@ def test_first_question_is_answered_before_all_that_earlier_requests_asked_unsee
         assert rig.engine.drain(DEADLINE_S)
     # Whoever looks may have been kept from his core until all were answered, but not each time.
     assert early > 0
+
+
+def test_hits_of_a_request_that_has_waited_are_hits_again(patient: TierLookup) -> None:
+    known = [patient.rig.key(number) for number in range(3)]
+    unknown = [patient.rig.key(number) for number in range(10, 14)]
+    patient.rig.store(known, [0, 1, 2])
+    for asked, expected in [
+        ([*known, unknown[0]], "hit hit hit retry"),
+        # Keys that are equal and not the same.
+        ([*map(bytes, map(bytearray, known)), unknown[0], unknown[1]], "hit hit hit miss retry"),
+        # Others between them, in another order, one twice, and the first ones only.
+        ([known[0], unknown[1], known[2], unknown[2]], "hit miss hit retry"),
+        ([known[2], known[0], known[0], unknown[3]], "hit hit hit retry"),
+        ([known[2]], "hit"),
+    ]:
+        assert [patient.ask(key, Request()) for key in asked] == expected.split()
+        patient.end_step()
+
+
+@pytest.mark.parametrize("asked_in_between", [0, 1])
+def test_hit_that_is_lost_while_its_request_waits_is_none(patient: TierLookup, asked_in_between: int) -> None:
+    keys = [patient.rig.key(number) for number in range(3)]
+    patient.rig.store(keys[:2], [0, 1])
+    assert [patient.ask(key, Request()) for key in keys] == ["hit", "hit", "retry"]
+    patient.end_step()
+    before = [patient.ask(key, Request()) for key in keys[:asked_in_between]]
+    assert before == ["hit"] * asked_in_between
+    patient.rig.path(keys[1]).unlink()
+    assert patient.rig.load([keys[1]], [4]).outcomes == [errno.ENOENT]
+    rest = keys[asked_in_between:2]
+    assert [patient.ask(key, Request()) for key in rest] == ["hit", "retry"][asked_in_between:]
+
+
+def test_hit_that_was_evicted_while_its_request_waits_is_none(start_rig: StartRig, storage: Path) -> None:
+    rig = start_rig(storage, index_mode="shared", negative_ttl_s=3600.0, capacity_bytes=12 * 8192)
+    assert rig.await_stats(scan_complete=1, space_counted=1)
+    tier = TierLookup(rig)
+    first, unknown = rig.key(0), rig.key(99)
+    rig.store([first], [0])
+    assert [tier.ask(key, Request()) for key in (first, unknown)] == ["hit", "retry"]
+    number = 0
+    while rig.path(first).exists():
+        number += 1
+        assert number < 1000
+        rig.store([rig.key(number)], [1])
+    tier.end_step()
+    # The index lets go of a key before its file goes.
+    assert tier.ask(first, Request()) == "retry"
+
+
+def test_nothing_is_kept_of_a_request_that_has_ended(patient: TierLookup) -> None:
+    known, unknown = patient.rig.key(1), patient.rig.key(2)
+    patient.rig.store([known], [0])
+    patient.ask(patient.rig.key(3), Request("b"))
+    before = sys.getrefcount(known)
+    assert [patient.ask(key, Request("a")) for key in (known, unknown)] == ["hit", "retry"]
+    patient.end_step()
+    assert patient.notes
+    patient.notes.forget("a")
+    patient.ask(unknown, Request("b"))
+    assert sys.getrefcount(known) == before
 
 
 def test_whoever_asks_without_ending_his_step_gets_his_answer(patient: TierLookup) -> None:

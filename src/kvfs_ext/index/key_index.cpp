@@ -99,14 +99,19 @@ void KeyIndex::change(Found& found, std::string_view key, const Record& record) 
   table.set(found.place, record);
   const bool is_present = record.state == State::kPresent;
   if (is_present && !was_present) present_.fetch_add(1, std::memory_order_relaxed);
-  if (!is_present && was_present) present_.fetch_sub(1, std::memory_order_relaxed);
+  if (!is_present && was_present) lost();
 }
 
 void KeyIndex::erase(Found& found) {
   const Record record = found.shard->table.at(found.place);
-  if (record.state == State::kPresent) present_.fetch_sub(1, std::memory_order_relaxed);
+  if (record.state == State::kPresent) lost();
   if (record.pins > 0) pinned_.fetch_sub(1, std::memory_order_relaxed);
   found.shard->table.erase(found.place, seed_);
+}
+
+void KeyIndex::lost() {
+  present_.fetch_sub(1, std::memory_order_relaxed);
+  losses_.fetch_add(1, std::memory_order_release);
 }
 
 Known KeyIndex::known(const Found& found, std::optional<Moment> waiting_since) const {

@@ -101,6 +101,10 @@ class KeyIndex {
   // is there, which has to be looked at again.
   bool drop_taken(std::string_view key);
 
+  // How often a present key has ceased to be one. While that stays as it is, so does every key that was found
+  // to be present.
+  [[nodiscard]] std::uint64_t losses() const { return losses_.load(std::memory_order_acquire); }
+
   [[nodiscard]] std::size_t present() const { return present_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t pinned() const { return pinned_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t memory_bytes() const { return memory_bytes_.load(std::memory_order_relaxed); }
@@ -132,6 +136,7 @@ class KeyIndex {
   [[nodiscard]] Found locate_to_change(std::string_view key);
   void change(Found& found, std::string_view key, const Record& record);
   void erase(Found& found);
+  void lost();
   [[nodiscard]] bool expired(const Record& record, Moment moment) const;
   [[nodiscard]] Known known(const Found& found, std::optional<Moment> waiting_since) const;
 
@@ -148,6 +153,8 @@ class KeyIndex {
   // Above all seconds of a calendar until the year 2106.
   std::atomic<Use> next_use_{Use{1} << 32};
   std::atomic<std::size_t> next_shard_{0};
+  // Read for each key, and seldom written.
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> losses_{0};
 };
 
 }  // namespace kvfs::index

@@ -99,6 +99,8 @@ class Engine {
     return lookups_.present_prefix(packed, key_size_bytes);
   }
   void touch(std::string_view packed, std::size_t key_size_bytes);
+  // While this stays as it is, so does every kHit.
+  [[nodiscard]] std::uint64_t losses() const { return lookups_.losses(); }
   // The same, and the disk is asked about what is not known: never kExpired.
   [[nodiscard]] Answer ask(std::string_view key, std::optional<index::Moment> waiting_since);
   // The disk is asked about a key, whatever is known of it.

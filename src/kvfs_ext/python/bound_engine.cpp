@@ -292,6 +292,11 @@ void BoundEngine::ask_unseen(std::string_view key) {
   engine_->ask_unseen(key);
 }
 
+std::uint64_t BoundEngine::losses() const {
+  check_process();
+  return engine_->losses();
+}
+
 std::size_t BoundEngine::lookup_prefix(nb::bytes keys, std::int64_t key_size_bytes) {
   check_process();
   return engine_->present_prefix(packed_view(keys, key_size_bytes), static_cast<std::size_t>(key_size_bytes));

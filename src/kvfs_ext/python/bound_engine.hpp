@@ -55,6 +55,7 @@ class BoundEngine {
   int lookup(nb::bytes key);
   jobs::Answer ask(std::string_view key, double waiting_since_s);
   void ask_unseen(std::string_view key);
+  [[nodiscard]] std::uint64_t losses() const;
   std::size_t lookup_prefix(nb::bytes keys, std::int64_t key_size_bytes);
   void probe(nb::bytes key);
   void submit_probes();

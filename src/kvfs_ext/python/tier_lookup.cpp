@@ -1,6 +1,7 @@
 // The question of a tier's user.
 #include "python/tier_lookup.hpp"
 
+#include <cstring>
 #include <exception>
 #include <limits>
 #include <string_view>
@@ -16,6 +17,14 @@ namespace {
 bool checked(int answer) {
   if (answer < 0) nb::raise_python_error();
   return answer != 0;
+}
+
+// vLLM keeps the keys of a request, so that it is the same object, as a rule.
+bool same_key(PyObject* one, PyObject* other) {
+  if (one == other) return true;
+  return PyBytes_Check(one) && PyBytes_GET_SIZE(one) == PyBytes_GET_SIZE(other) &&
+         std::memcmp(PyBytes_AS_STRING(one), PyBytes_AS_STRING(other),
+                     static_cast<std::size_t>(PyBytes_GET_SIZE(one))) == 0;
 }
 
 constexpr const char* kCapsuleName = "kvfs_ext.TierLookup";
@@ -56,6 +65,12 @@ PyObject* call(PyObject* capsule, PyObject* const* arguments, Py_ssize_t positio
 PyMethodDef definition = {"lookup", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)),
                           METH_FASTCALL | METH_KEYWORDS, "Answer whether a key is there, for a request."};
 
+// What wait() left, if no hit was lost since.
+nb::list hits_of(const nb::object& memory, std::uint64_t losses) {
+  if (!nb::isinstance<nb::tuple>(memory) || nb::len(memory) != 2) return nb::list();
+  return nb::cast<std::uint64_t>(memory[0]) == losses ? nb::cast<nb::list>(memory[1]) : nb::list();
+}
+
 nb::object interned(const char* name) {
   nb::object text = nb::steal(PyUnicode_InternFromString(name));
   if (!text.is_valid()) nb::raise_python_error();
@@ -73,6 +88,7 @@ TierLookup::TierLookup(nb::object engine, nb::object notes, nb::object miss, nb:
       retry_(std::move(retry)),
       req_id_(interned("req_id")),
       request_id_(interned("request_id")),
+      memory_(interned("memory")),
       waiting_since_s_(std::numeric_limits<double>::infinity()) {}
 
 nb::object TierLookup::answer(nb::handle key, nb::handle context) {
@@ -85,6 +101,7 @@ nb::object TierLookup::answer(nb::handle key, nb::handle context) {
     const nb::object denied = denied_;  // lives on if the search comes back here
     if (checked(PySequence_Contains(denied.ptr(), key.ptr()))) return miss_;
   }
+  if (remembered(key)) return hit_;
   const std::string_view text(PyBytes_AS_STRING(key.ptr()),
                               static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr())));
   if (!first_asked_.empty() && text != first_asked_) {
@@ -93,14 +110,34 @@ nb::object TierLookup::answer(nb::handle key, nb::handle context) {
   }
   first_asked_.clear();
   const jobs::Answer answer = engine_.ask(text, waiting_since_s_);
-  if (answer.verdict == jobs::Verdict::kHit) return hit_;
+  if (answer.verdict == jobs::Verdict::kHit) {
+    hits_.append(key);
+    ++confirmed_;
+    return hit_;
+  }
   if (answer.verdict == jobs::Verdict::kMiss) {
     notes_.attr("missed")();
     return miss_;
   }
   if (answer.asked) first_asked_ = text;
-  if (!std::exchange(must_wait_, true)) notes_.attr("must_wait") = true;
+  if (!std::exchange(must_wait_, true)) wait();
   return retry_;
+}
+
+bool TierLookup::remembered(nb::handle key) {
+  PyObject* const hits = hits_.ptr();
+  if (confirmed_ == PyList_GET_SIZE(hits)) return false;
+  if (engine_.losses() == losses_ && same_key(PyList_GET_ITEM(hits, confirmed_), key.ptr())) {
+    ++confirmed_;
+    return true;
+  }
+  if (PyList_SetSlice(hits, confirmed_, PyList_GET_SIZE(hits), nullptr) != 0) nb::raise_python_error();
+  return false;
+}
+
+void TierLookup::wait() {
+  notes_.attr("must_wait") = true;
+  notes_.attr(memory_) = nb::make_tuple(losses_, hits_);
 }
 
 nb::object TierLookup::function(std::unique_ptr<TierLookup> lookup) {
@@ -118,6 +155,9 @@ void TierLookup::begin(const nb::object& request_id) {
   denied_ = checked(PyObject_IsTrue(denied.ptr())) ? std::move(denied) : nb::object();
   must_wait_ = false;
   first_asked_.clear();
+  losses_ = engine_.losses();
+  confirmed_ = 0;
+  hits_ = hits_of(notes_.attr(memory_), losses_);
 }
 
 }  // namespace kvfs::python

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,10 @@ class TierLookup {
 
  private:
   void begin(const nb::object& request_id);
+  // Whether the key is a hit as it was in the request's last step: the next of them, and none of them is
+  // lost.
+  bool remembered(nb::handle key);
+  void wait();
 
   const nb::object engine_object_;
   BoundEngine& engine_;
@@ -36,6 +41,7 @@ class TierLookup {
   // Names of attributes; made once, since that costs as much as reading one.
   const nb::object req_id_;
   const nb::object request_id_;
+  const nb::object memory_;
 
   // Of the request that is asking.
   double waiting_since_s_;
@@ -45,6 +51,12 @@ class TierLookup {
   // what is known of its other keys does not matter in this step; a look at each costs more than the
   // question. Whoever asks about this one again does not end his steps, and wants its answer.
   std::string first_asked_;
+  // Its hits before that in their order, as a Python list, which its notes keep for its next step: vLLM asks
+  // about the same keys again, and after a step no memory is as cheap as one that is read in order. The first
+  // `confirmed_` are of this step. Stays until another request asks.
+  nb::list hits_;
+  Py_ssize_t confirmed_ = 0;
+  std::uint64_t losses_ = 0;  // of the engine before the first of them was looked up
 };
 
 }  // namespace kvfs::python

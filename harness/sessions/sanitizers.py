@@ -61,6 +61,9 @@ SANITIZERS: Final = (
         # What has threads of its own; the rest runs on the caller's.
         tests=(
             "tests/unit/test_base_path.py",
+            "tests/unit/test_capacity.py",
+            "tests/unit/test_capacity_eviction.py",
+            "tests/unit/test_close.py",
             "tests/unit/test_engine_lifecycle.py",
             "tests/unit/test_engine_outcomes.py",
             "tests/unit/test_engine_process.py",
@@ -73,8 +76,13 @@ SANITIZERS: Final = (
             "tests/unit/test_lookup_ownership.py",
             "tests/unit/test_lookup_probes.py",
             "tests/unit/test_lookup_scan.py",
+            "tests/unit/test_lookup_tier.py",
             "tests/unit/test_o_direct.py",
+            "tests/unit/test_orphans.py",
+            "tests/unit/test_pause.py",
+            "tests/unit/test_pruned_directories.py",
             "tests/unit/test_queueing.py",
+            "tests/unit/test_seals_damage.py",
             "tests/unit/test_writers.py",
             "tests/ext",
         ),

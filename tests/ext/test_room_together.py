@@ -153,7 +153,8 @@ def test_each_removes_the_others_orphans_and_leaves_what_is_alive(tmp_path: Path
 
 @pytest.mark.parametrize("io", [kvfs_ext, fallback], ids=["extension", "fallback"])
 def test_what_one_evicts_the_other_learns_from_its_load(tmp_path: Path, io: IoBackend) -> None:
-    loader = Side(io, tmp_path / "ns", tmp_path)
+    # One that has room enough by its own limit, and evicts nothing itself.
+    loader = Side(io, tmp_path / "ns", tmp_path, capacity_bytes=4 * CAPACITY)
     loader.store(0)
     evictor = Side(fallback if io is kvfs_ext else kvfs_ext, tmp_path / "ns", tmp_path)
     evictor.await_scan()

@@ -11,6 +11,10 @@ RSS_GROWTH_MAX_BYTES: Final = 16 << 20
 RSS_GROWTH_MAX_SHARE: Final = 0.05
 DESCRIPTORS_GROWTH_MAX: Final = 8
 THREADS_GROWTH_MAX: Final = 2
+# What is still loaded and stored towards the end, of what was: room that is lost, say, ends it all.
+WORK_LEFT_MIN_SHARE: Final = 0.1
+# A few seconds without work are the machine's; so many samples are half a minute.
+WORK_SAMPLES_MIN: Final = 32
 SAMPLES_MIN: Final = 8
 # Of so many damaged files that a worker was told to load at once, one at least is still there when it does.
 DAMAGES_FOR_A_FIND: Final = 5
@@ -133,4 +137,13 @@ def _growth(samples: Sequence[Sample]) -> list[str]:
         before, after = medians(value)
         if after > before + limit:
             found.append(f"{name} grew from {before:.0f} to {after:.0f}, more than {limit}")
+    for name, rate in (
+        ("loads", lambda sample: sample.loads_per_s),
+        ("stores", lambda sample: sample.stores_per_s),
+    ):
+        before, after = medians(rate)
+        if len(samples) >= WORK_SAMPLES_MIN and after < before * WORK_LEFT_MIN_SHARE:
+            found.append(
+                f"{name} went from {before:.1f} to {after:.1f} a second, less than {WORK_LEFT_MIN_SHARE:.0%}"
+            )
     return found

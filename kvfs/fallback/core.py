@@ -85,7 +85,7 @@ class Core:
         self._checks = Checks()
         # Not before the ownership is settled: what others store after the scan has to be noticed by that.
         self._scan = Scan(chunks.base_path, self._chunk_size_bytes, self._index, ownership)
-        self._evictor = Evictor(chunks, self._chunk_size_bytes, self._index, space)
+        self._evictor = Evictor(chunks, self._chunk_size_bytes, self._index, space, self._scan.again)
         self._pause = StorePause()
         self._lock = threading.Lock()  # guards all that follows, and the jobs
         self._work_available = threading.Condition(self._lock)

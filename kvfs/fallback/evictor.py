@@ -9,6 +9,7 @@ import errno
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from kvfs.fallback import tree
@@ -18,12 +19,14 @@ from kvfs.fallback.space import DIRECTORY_BYTES, Space
 
 # How long what other processes do may go unnoticed.
 _PERIOD_S: Final = 1.0
-# Evicted before the others learn of the room.
-_KEYS_AT_ONCE: Final = 256
+# Evicted before the others learn of the room; who is killed in between leaves it promised.
+_KEYS_AT_ONCE: Final = 64
 _EVICTED_KEPT_MAX: Final = 65_536
 _UNUSED_KEPT_MAX: Final = 65_536
 # Walking a root with many chunks takes seconds.
 _UNUSED_LOOK_PERIOD_S: Final = 60.0
+# Of the time, a twentieth at most.
+_LEARN_SHARE: Final = 20
 # What a look says may be a little off.
 _ROUNDS: Final = 4
 # Directories to remove before looking whether stores need room.
@@ -38,9 +41,17 @@ class Evictor:
         chunk_size_bytes: Size of every chunk.
         index: Says which chunks were used longest ago.
         space: Says how much is to be evicted.
+        learn: Adds to the index what others have stored.
     """
 
-    def __init__(self, chunks: Chunks, chunk_size_bytes: int, index: KeyIndex, space: Space) -> None:
+    def __init__(
+        self,
+        chunks: Chunks,
+        chunk_size_bytes: int,
+        index: KeyIndex,
+        space: Space,
+        learn: Callable[[], None],
+    ) -> None:
         self._chunks = chunks
         self._chunk_size_bytes = chunk_size_bytes
         self._index = index
@@ -56,6 +67,8 @@ class Evictor:
         # Chunks of unused namespaces, oldest first; and when to look for more.
         self._unused: deque[tree.UnusedChunk] = deque()
         self._look_again_at = 0.0
+        self._learn = learn
+        self._learn_at = 0.0
         self._evicted: deque[bytes] = deque(maxlen=_EVICTED_KEPT_MAX)
         self._evicted_chunks = 0
         self._evicted_bytes = 0
@@ -104,20 +117,35 @@ class Evictor:
         }
 
     def _take_a_turn(self) -> None:
+        # Not before all has been counted: what is gone by then may not have been seen.
+        if not self._space.must_count:
+            self._take_removed()
+        self._space.refresh()
         if self._space.must_count:
             self._count()
-        # Not before all has been counted: what is gone by then was not seen.
-        while self._removed and not self._space.must_count:
-            self._give_back(*self._removed.popleft())
-        self._space.refresh()
+            self._space.refresh()
         self._evict()
         self._prune()
 
     def _count(self) -> None:
+        self._take_removed()
         start = self._space.begin_count()
+        # All that is there is counted as it is, also what this engine had promised; so it is given back.
+        self._charged.clear()
+        self._unpruned = [(key, False) for key, _ in self._unpruned]
         size_bytes = tree.count_tree(self._space.root, self._stopped.is_set)
-        if size_bytes is not None:
-            self._space.set_counted(size_bytes, start)
+        if size_bytes is None:
+            return
+        self._space.set_counted(size_bytes, start)
+        while self._removed:
+            key, _ = self._removed.popleft()
+            self._charged.discard(key)
+            self._unpruned.append((key, False))
+
+    def _take_removed(self) -> None:
+        """Give back what loads have removed."""
+        while self._removed:
+            self._give_back(*self._removed.popleft())
 
     def _evict(self) -> None:
         for _ in range(_ROUNDS):
@@ -129,8 +157,18 @@ class Evictor:
             if freed_bytes < excess_bytes:
                 freed_bytes += self._evict_own(excess_bytes - freed_bytes)
             self._space.refresh()
-            if not freed_bytes:
+            if not freed_bytes and not self._has_learned():
                 return
+
+    def _has_learned(self) -> bool:
+        """Look what others have stored, where nothing known is left to evict; False if that was just done."""
+        began = time.monotonic()
+        if began < self._learn_at:
+            return False
+        self._learn()
+        ended = time.monotonic()
+        self._learn_at = ended + max(_PERIOD_S, _LEARN_SHARE * (ended - began))
+        return True
 
     def _evict_unused(self, size_bytes: int) -> int:
         """Evict chunks of namespaces that nobody uses; return how many bytes that has freed."""

@@ -59,6 +59,15 @@ class Scan:
             self._index.scanning = False
         self.complete = not self._unread and not self._stopped.is_set()
 
+    def again(self) -> None:
+        """Add what others have stored since the scan, which must have ended: else it does nothing. Blocks."""
+        if self._index.scanning:
+            return
+        files = self.files
+        with contextlib.suppress(Exception):
+            self._scan_first_levels()
+        self.files = files
+
     def stop(self) -> None:
         """End the scan early; returns before it has ended."""
         self._stopped.set()

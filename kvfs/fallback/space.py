@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,11 +17,18 @@ from kvfs.paths import make_directories
 _BLOCK_BYTES: Final = 4096
 DIRECTORY_BYTES: Final = 4096
 _LEASE_BYTES_MAX: Final = 64 << 20
-_LEASES_PER_CAPACITY: Final = 64
+_LEASES_PER_CAPACITY: Final = 256
 # Evicting begins and ends so far below the capacity, in parts of it; without one, so many chunks.
 _MARGIN_PARTS: Final = 20
 _MARGIN_CHUNKS: Final = 64
+# Counting a root with many chunks takes seconds: a twentieth of the time at most, and after a failure a
+# minute passes.
+_RECOUNT_SHARE: Final = 20
+_RECOUNT_PERIOD_S: Final = 60.0
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# A place in the shared file may be had later. Busy: another process has stood still, or the disk has, while
+# it held the file.
+_MAY_PASS: Final = frozenset({errno.EROFS, errno.EBUSY, *_FULL})
 _CHUNKS_MIN: Final = 4
 
 
@@ -88,6 +96,9 @@ class Space:
         self._free = 0
         self._used = 0
         self._counted = False
+        # What stands there was counted, a process has ended since, and there is no other.
+        self._may_recount = False
+        self._count_began = self._recount_at = 0.0
         # The last lease was refused, so that the next would be, too, until refresh() sees room.
         self._denied = False
         self._sheds = 0
@@ -106,15 +117,26 @@ class Space:
 
     @property
     def must_count(self) -> bool:
-        """Whether what lies below the root has to be counted."""
-        return self._limits.capacity_bytes is not None and self._file is not None and not self._counted
+        """Whether what lies below the root has to be counted.
+
+        Or counted again: more is promised than there may be, which is too much, and nobody else is here.
+        """
+        with self._lock:
+            if self._limits.capacity_bytes is None or self._file is None:
+                return False
+            if not self._counted:
+                return True
+            return self._may_recount and self._beyond(1) > 0 and time.monotonic() >= self._recount_at
 
     def begin_count(self) -> tuple[int, int]:
         """Return what is promised when a count begins: by this engine, and to none.
 
-        Until its end nothing may be `removed`. Blocks for as long as other processes' turns take.
+        Until its end nothing may be `removed`. What this engine had stored before belongs to none then.
+        Blocks for as long as other processes' turns take.
         """
         start = (0, 0)
+        self._count_began = time.monotonic()
+        self._recount_at = self._count_began + _RECOUNT_PERIOD_S
 
         def look(table: SpaceTable) -> None:
             nonlocal start
@@ -161,23 +183,40 @@ class Space:
     def set_counted(self, size_bytes: int, start: tuple[int, int]) -> None:
         """Note that everything takes so much; `start` is what `begin_count` said."""
         stored, unowned = start
+        is_used = False
 
         def change(table: SpaceTable) -> None:
-            # A process that came meanwhile has counted, too. Since then chunks may have been evicted, which
-            # this count has not seen any more and which are taken from that one.
-            if not table.counted:
+            nonlocal is_used
+            # A process that came meanwhile has counted, too, or may have evicted chunks: then this count has
+            # not seen them any more, and they are taken from what was there before.
+            is_alone = self._file is not None and self._file.is_alone()
+            if not table.counted or (table.stale and table.unowned == unowned and is_alone):
                 # What was stored meanwhile, also by who is dead by now, may have been seen or not: it counts
                 # twice rather than not at all.
-                table.unowned = max(0, size_bytes - stored) + max(0, table.unowned - unowned)
+                orphaned = max(0, table.unowned - unowned)
+                table.unowned = size_bytes + orphaned
+                table.slots[table.mine] = self._claim - stored
+                table.stale = orphaned > 0
+                is_used = True
             table.counted = True
 
-        self._update(change)
+        is_written = self._update(change)
+        if is_used and is_written:
+            with self._lock:
+                self._stored -= stored
+                self._claim -= stored
+                self._may_recount = False
+        now = time.monotonic()
+        self._recount_at = now + _RECOUNT_SHARE * (now - self._count_began)
 
     def removed_unowned(self, size_bytes: int) -> None:
         """Give back bytes that are gone and belonged to no process."""
 
         def change(table: SpaceTable) -> None:
-            table.unowned = max(0, table.unowned - size_bytes)
+            table.unowned -= size_bytes
+            if not table.counted:
+                # Before the count it is only a part.
+                table.unowned = max(0, table.unowned)
 
         self._update(change)
 
@@ -187,10 +226,12 @@ class Space:
             return
         with self._lock:
             held = self._stored + self._reserved
-            wanted = held + self._lease_bytes if self._claim - held > 2 * self._lease_bytes else self._claim
+            wanted = min(self._claim, held + self._lease_bytes)
 
             def change(table: SpaceTable) -> None:
                 table.slots[table.mine] = wanted
+                is_alone = self._file is not None and self._file.is_alone()
+                self._may_recount = table.counted and table.stale and is_alone
 
             with contextlib.suppress(OSError):
                 if self._file is None:
@@ -231,7 +272,7 @@ class Space:
         try:
             self._file = self._join()
         except OSError as error:
-            if error.errno in {errno.EROFS, *_FULL}:
+            if error.errno in _MAY_PASS:
                 return
             problem = f"cannot share with other processes what is taken ({error.strerror or error})"
             raise OSError(error.errno or errno.EIO, problem, f"{self.root}/{SPACE_NAME}") from error
@@ -244,8 +285,9 @@ class Space:
 
     def _enter(self, file: SpaceFile) -> None:
         def change(table: SpaceTable) -> None:
-            table.unowned += table.slots[table.mine]
-            table.slots[table.mine] = 0
+            left, table.slots[table.mine] = table.slots[table.mine], 0
+            table.unowned += left
+            table.stale = table.stale or left != 0
             # What others than kvfs have written since is counted, too.
             table.counted = table.counted and not file.alone
 
@@ -265,10 +307,13 @@ class Space:
             raise
         self._no_room_for_table = False
 
-    def _update(self, change: Callable[[SpaceTable], None]) -> None:
+    def _update(self, change: Callable[[SpaceTable], None]) -> bool:
+        """Change the table; tell whether that was done."""
         with self._lock, contextlib.suppress(OSError), self._noting_want_of_room():
             if self._file is not None:
                 self._file.update(lambda table: self._look(table, change))
+                return True
+        return False
 
     def _look(self, table: SpaceTable, change: Callable[[SpaceTable], None]) -> None:
         change(table)

@@ -22,6 +22,8 @@ from kvfs.permissions import ENTER_FLAGS, set_file_mode
 SPACE_NAME: Final = "kvfs.space"
 SLOTS: Final = 1024
 _MAGIC: Final = b"KVFSSPC1"
+# Instead of 1 for "counted".
+_STALE: Final = 2
 # Magic, whether all has been counted, bytes of nobody, bytes by slot; as the machine has its numbers.
 _IMAGE: Final = struct.Struct(f"=8sQq{SLOTS}q")
 # Locks of slots lie far behind the bytes.
@@ -38,7 +40,8 @@ class SpaceTable:
 
     Attributes:
         counted: Whether `unowned` has been counted.
-        unowned: Of no process that lives.
+        stale: Whether a process has ended since then: more may be promised than there is.
+        unowned: Of no process that lives; negative where such ones have removed what others had stored.
         slots: By process.
         mine: This engine's slot.
     """
@@ -47,10 +50,12 @@ class SpaceTable:
     unowned: int = 0
     slots: list[int] = field(default_factory=lambda: [0] * SLOTS)
     mine: int = 0
+    stale: bool = False
 
     def image(self) -> bytes:
         """Return it as it stands in the file."""
-        return _IMAGE.pack(_MAGIC, self.counted, self.unowned, *self.slots)
+        counted = (_STALE if self.stale else 1) if self.counted else 0
+        return _IMAGE.pack(_MAGIC, counted, self.unowned, *self.slots)
 
     @property
     def total(self) -> int:
@@ -108,12 +113,16 @@ class SpaceFile:
                     if size_bytes and slot != self._slot and not _is_held(self._fd, slot):
                         table.unowned += size_bytes
                         table.slots[slot] = 0
-                table.unowned = max(0, table.unowned)
+                        table.stale = True
                 change(table)
                 image = table.image()
                 # A new file is written at once, so that a count has its blocks, too.
                 if image != before or os.fstat(self._fd).st_size != len(image):
                     self._write(image)
+
+    def is_alone(self) -> bool:
+        """Tell whether nobody else has a slot. For `change` of an `update` alone."""
+        return self._fd is not None and not locks.is_shared(self._fd, _LOCK_OFFSET, SLOTS)
 
     def room(self) -> tuple[int, int]:
         """Return the bytes that the file system has left for users, and those that are taken of it.
@@ -212,7 +221,8 @@ def _read(fd: int) -> SpaceTable:
     if len(image) != _IMAGE.size:
         return SpaceTable()
     magic, counted, unowned, *slots = _IMAGE.unpack(image)
-    in_range = unowned >= 0 and unowned + sum(map(abs, slots)) <= _BYTES_MAX
-    if magic != _MAGIC or counted not in (0, 1) or not in_range:
-        return SpaceTable()
-    return SpaceTable(counted == 1, unowned, slots)
+    table = SpaceTable(counted > 0, unowned, slots, stale=counted == _STALE)
+    in_range = abs(unowned) + sum(map(abs, slots)) <= _BYTES_MAX
+    # Nothing can take less than no room.
+    may_be_true = in_range and (table.total >= 0 or not table.counted)
+    return table if magic == _MAGIC and counted <= _STALE and may_be_true else SpaceTable()

@@ -106,6 +106,16 @@ def test_growth_in_the_first_quarter_is_warming_up() -> None:
         ),
         pytest.param(lambda seen: late(seen, threads=9), "threads grew from 6 to 9", id="threads"),
         pytest.param(
+            lambda seen: late(seen, stores_per_s=4),
+            "stores went from 50.0 to 4.0 a second",
+            id="stores-that-end",
+        ),
+        pytest.param(
+            lambda seen: late(seen, loads_per_s=0),
+            "loads went from 100.0 to 0.0 a second",
+            id="loads-that-end",
+        ),
+        pytest.param(
             lambda seen: setattr(seen, "left_temporaries", 1),
             "1 temporaries of dead writers",
             id="temporaries",

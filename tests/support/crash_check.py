@@ -119,7 +119,7 @@ def promise(root: Path) -> Promise | None:
     if len(data) != 24 + 8 * _SPACE_SLOTS:
         return None
     magic, counted, unowned, *slots = struct.unpack(f"<8sQq{_SPACE_SLOTS}q", data)
-    return Promise(unowned, slots) if magic == _SPACE_MAGIC and counted == 1 else None
+    return Promise(unowned, slots) if magic == _SPACE_MAGIC and counted in (1, 2) else None
 
 
 def temporaries(base: Path) -> dict[Path, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import random
 import subprocess
 from pathlib import Path
@@ -142,6 +143,55 @@ def test_capacity_holds_for_several_processes_on_one_root(storage: Path, namespa
                 storer.await_evictions(30)
     assert watch.peak_bytes <= capacity + SLACK_BYTES
     assert disk_bytes(storage)[0] > capacity // 2
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["closed", "killed"])
+def test_room_that_other_processes_leave_behind_can_be_used(
+    start_rig: StartRig, tmp_path: Path, is_killed: bool
+) -> None:
+    root, capacity, size = tmp_path, 16 * MIB, 65536
+    namespace = root / "ns"
+    rig = start_rig(
+        namespace,
+        num_chunks=ROWS,
+        chunk_size_bytes=size,
+        capacity_bytes=capacity,
+        space_root=str(root),
+        index_mode="shared",
+    )
+    assert rig.await_stats(space_counted=1, scan_complete=1)
+    for turn in range(3):
+        # To the other one these are the oldest.
+        _store_all(rig, _keys(1_000_000 * turn, 64))
+        first, jobs = 1_000_000 * turn + 1000, -1 if is_killed else 20
+        other = Storer(namespace, root, capacity, first=first, size=size, jobs=jobs)
+        with storing(other):
+            if is_killed:
+                other.await_evictions(100)
+            else:
+                other.finish()
+    # What the others have left is not known yet.
+    _store_all(rig, _keys(9_000_000, 256))
+    assert await_that(lambda: rig.engine.stats()["used_bytes"] <= disk_bytes(root)[0] + capacity // 4)
+    assert disk_bytes(root)[0] > capacity // 2
+
+
+def test_start_while_another_process_stands_still_serves_and_stores_later(
+    start_rig: StartRig, storage: Path
+) -> None:
+    known, new = _keys(0, 2)
+    before = _start(start_rig, storage, MIB)
+    _store_all(before, [known])
+    before.engine.close()
+    with (storage / "kvfs.space").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        rig = start_rig(storage, num_chunks=ROWS, chunk_size_bytes=CHUNK, capacity_bytes=MIB)
+        assert rig.load([known], [0]).outcomes == [0]
+        assert rig.store([new], [0]).outcomes == [errno.EAGAIN]
+        assert rig.engine.stats()["capacity_sheds"] == 1
+    assert rig.await_stats(space_counted=1)
+    assert rig.engine.stats()["used_bytes"] > CHUNK
+    _store_all(rig, [new])
 
 
 def test_second_engine_on_the_root_shares_the_capacity(start_rig: StartRig, storage: Path) -> None:

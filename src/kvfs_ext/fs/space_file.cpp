@@ -29,7 +29,7 @@ constexpr auto kPatience = std::chrono::milliseconds(100);
 
 struct Image {
   char magic[8] = {};
-  std::uint64_t counted = 0;
+  std::uint64_t counted = 0;  // 1, or 2 when stale
   std::int64_t unowned = 0;
   std::array<std::int64_t, SpaceTable::kSlots> slots{};
 };
@@ -44,17 +44,19 @@ struct flock lock_of(std::size_t first, std::size_t count, short type) {
   return lock;
 }
 
-// Whether the numbers can be added up, whoever wrote them.
+// Whether the numbers can be added up, whoever wrote them, and may be true.
 bool holds_together(const Image& image) {
-  if (std::memcmp(image.magic, kMagic, sizeof image.magic) != 0 || image.counted > 1) return false;
-  if (image.unowned < 0 || image.unowned > kBytesMax) return false;
-  std::int64_t sum = image.unowned;
+  if (std::memcmp(image.magic, kMagic, sizeof image.magic) != 0 || image.counted > 2) return false;
+  if (image.unowned < -kBytesMax || image.unowned > kBytesMax) return false;
+  std::int64_t magnitude = std::abs(image.unowned);
+  std::int64_t total = image.unowned;
   for (const std::int64_t slot : image.slots) {
     if (slot < -kBytesMax || slot > kBytesMax) return false;
-    sum += std::abs(slot);
-    if (sum > kBytesMax) return false;
+    total += slot;
+    magnitude += std::abs(slot);
+    if (magnitude > kBytesMax) return false;
   }
-  return true;
+  return image.counted == 0 || total >= 0;
 }
 
 }  // namespace
@@ -128,10 +130,15 @@ Status SpaceFile::update(const std::function<void(SpaceTable&)>& change) {
   for (std::size_t slot = 0; slot < SpaceTable::kSlots; ++slot) {
     if (slot == slot_ || table.slots[slot] == 0 || is_held(slot)) continue;
     table.unowned += std::exchange(table.slots[slot], 0);
+    table.stale = true;
   }
-  if (table.unowned < 0) table.unowned = 0;
   change(table);
   return whole && table == before ? Status::success() : write(table);
+}
+
+bool SpaceFile::alone() const {
+  struct flock others = lock_of(0, SpaceTable::kSlots, F_WRLCK);
+  return ::fcntl(file_.get(), F_OFD_GETLK, &others) == 0 && others.l_type == F_UNLCK;
 }
 
 // By hand: a forked child has the same open file description and would keep its lock.
@@ -159,7 +166,8 @@ Status SpaceFile::read(SpaceTable& table, bool& whole) const {
   if (got < 0) return Status::from_errno("read kvfs.space");
   whole = got == ssize_t{sizeof image} && holds_together(image);
   if (!whole) return Status::success();
-  table.counted = image.counted == 1;
+  table.counted = image.counted > 0;
+  table.stale = image.counted == 2;
   table.unowned = image.unowned;
   table.slots = image.slots;
   return Status::success();
@@ -168,7 +176,7 @@ Status SpaceFile::read(SpaceTable& table, bool& whole) const {
 Status SpaceFile::write(const SpaceTable& table) const {
   Image image;
   std::memcpy(image.magic, kMagic, sizeof image.magic);
-  image.counted = table.counted ? 1 : 0;
+  if (table.counted) image.counted = table.stale ? 2 : 1;
   image.unowned = table.unowned;
   image.slots = table.slots;
   const Fd file(::openat(directory_->at(), kName, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));

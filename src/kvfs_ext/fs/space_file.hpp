@@ -16,8 +16,11 @@ namespace kvfs::fs {
 // What stands in the file, in bytes.
 struct SpaceTable {
   static constexpr std::size_t kSlots = 1024;
-  bool counted = false;      // whether `unowned` has been counted
-  std::int64_t unowned = 0;  // of no process that lives
+  bool counted = false;  // whether `unowned` has been counted
+  // More may be promised than there is: a process has ended since then.
+  bool stale = false;
+  // Of no process that lives; negative where such ones have removed what others had stored.
+  std::int64_t unowned = 0;
   std::array<std::int64_t, kSlots> slots{};
   std::size_t mine = 0;  // this process's slot
 
@@ -36,6 +39,9 @@ class SpaceFile {
   // Read the table, let `change` change it, write it. The slots of the dead have been emptied into `unowned`.
   // What does not hold together is an empty table that has not been counted.
   Status update(const std::function<void(SpaceTable&)>& change);
+
+  // Nobody else holds a slot. Only in an update's `change`.
+  [[nodiscard]] bool alone() const;
 
   // Give the slot up: what it says belongs to nobody then.
   void close();

@@ -323,6 +323,22 @@ bool KeyIndex::uncharge(std::string_view key) {
   return was_charged;
 }
 
+void KeyIndex::uncharge_all() {
+  for (auto& by_size : by_size_) {
+    Shards* const shards = by_size.load(std::memory_order_acquire);
+    if (shards == nullptr) continue;
+    for (Shard& shard : *shards) {
+      const std::lock_guard lock(shard.mutex);
+      for (std::size_t place = 0; place < shard.table.size(); ++place) {
+        Record record = shard.table.at(place);
+        if (!record.charged) continue;
+        record.charged = false;
+        shard.table.set(place, record);
+      }
+    }
+  }
+}
+
 bool KeyIndex::drop_taken(std::string_view key) {
   Found found = locate(key);
   if (!found.there()) return false;

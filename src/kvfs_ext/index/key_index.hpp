@@ -97,6 +97,8 @@ class KeyIndex {
   void take_oldest(Use newest, std::size_t count, std::vector<TakenKey>& keys);
   // The file of a key is gone, though nobody has taken it: whether it was charged, which it is no more.
   bool uncharge(std::string_view key);
+  // The same for all keys.
+  void uncharge_all();
   // The file of a key that was taken is gone. True where a store has come in between and says that the chunk
   // is there, which has to be looked at again.
   bool drop_taken(std::string_view key);

@@ -12,11 +12,14 @@ namespace {
 
 // How long what other processes do may go unnoticed.
 constexpr auto kPeriod = std::chrono::seconds(1);
-constexpr std::size_t kKeysAtOnce = 256;
+// Before the others learn of the room; who is killed in between leaves it promised.
+constexpr std::size_t kKeysAtOnce = 64;
 constexpr std::size_t kEvictedKeptMax = 65'536;
 constexpr std::size_t kUnusedKeptMax = 65'536;
 // Walking a root with many chunks takes seconds.
 constexpr auto kUnusedLookPeriod = std::chrono::minutes(1);
+// Of the time, a twentieth at most.
+constexpr int kLearnShare = 20;
 // A sample may be a little off.
 constexpr int kRounds = 4;
 // Directories to remove before looking whether stores need room.
@@ -51,9 +54,13 @@ void Evictor::wake_up() {
 
 void Evictor::run() {
   while (!stop_) {
-    if (space_.must_count()) count();
-    take_removed();
+    // Not before all has been counted: what is gone by then may not have been seen.
+    if (!space_.must_count()) take_removed(true);
     space_.refresh();
+    if (space_.must_count()) {
+      count();
+      space_.refresh();
+    }
     evict();
     prune();
     std::unique_lock lock(mutex_);
@@ -63,16 +70,14 @@ void Evictor::run() {
   }
 }
 
-void Evictor::take_removed() {
-  // Not before all has been counted: what is gone by then was not seen.
-  if (space_.must_count()) return;
+void Evictor::take_removed(bool give_back) {
   std::vector<Removed> removed;
   {
     const std::lock_guard lock(mutex_);
     removed.swap(removed_);
   }
   for (Removed& each : removed) {
-    give_back(each.chunk.charged, each.disk_bytes);
+    if (give_back) this->give_back(each.chunk.charged, each.disk_bytes);
     unpruned_.push_back(std::move(each.chunk));
   }
 }
@@ -89,9 +94,15 @@ void Evictor::prune() {
 }
 
 void Evictor::count() {
+  take_removed(true);
   const CountStart start = space_.begin_count();
+  // All that is there is counted as it is, also what this process had promised; so it is given back.
+  lookups_.uncharge_all();
+  for (Unpruned& each : unpruned_) each.charged = false;
   std::uint64_t bytes = 0;
-  if (layouts::count_tree(space_.root(), stop_, bytes)) space_.set_counted(bytes, start);
+  if (!layouts::count_tree(space_.root(), stop_, bytes)) return;
+  space_.set_counted(bytes, start);
+  take_removed(false);
 }
 
 void Evictor::evict() {
@@ -104,8 +115,17 @@ void Evictor::evict() {
     std::uint64_t freed = evict_unused(excess);
     if (freed < excess) freed += evict_own(excess - freed);
     space_.refresh();
-    if (freed == 0) return;
+    if (freed == 0 && !learn()) return;
   }
+}
+
+bool Evictor::learn() {
+  const auto began = std::chrono::steady_clock::now();
+  if (began < learn_at_) return false;
+  lookups_.learn();
+  const auto ended = std::chrono::steady_clock::now();
+  learn_at_ = ended + std::max<Clock::duration>(kPeriod, kLearnShare * (ended - began));
+  return true;
 }
 
 std::uint64_t Evictor::evict_unused(std::uint64_t bytes) {

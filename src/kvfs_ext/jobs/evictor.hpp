@@ -64,13 +64,15 @@ class Evictor {
 
   void run();
   void count();
-  // Give back what loads have removed.
-  void take_removed();
+  // Take what loads have removed, to be given back or not.
+  void take_removed(bool give_back);
   void evict();
   // Remove directories that evicting has left empty, until there is something more urgent.
   void prune();
   // Each returns how many bytes it has freed.
   std::uint64_t evict_unused(std::uint64_t bytes);
+  // Where nothing that is known is left to evict: look what others have stored. False if that was just done.
+  bool learn();
   std::uint64_t evict_own(std::uint64_t bytes);
   bool evict_one(const index::TakenKey& taken);
   // Give back the room of a chunk whose file is gone, but not that of its directory.
@@ -88,6 +90,7 @@ class Evictor {
   // Chunks of unused namespaces, oldest last; and when to look for more.
   std::vector<layouts::UnusedChunk> unused_;
   std::chrono::steady_clock::time_point look_again_at_{};
+  std::chrono::steady_clock::time_point learn_at_{};
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;

@@ -66,6 +66,16 @@ void Lookups::read_all() {
   index_.set_scanning(false);
 }
 
+void Lookups::learn() {
+  if (!scanned_) return;
+  const layouts::FilesScan scan{options_.chunk_size_bytes, stop_,
+                                [this](std::string_view key, std::uint64_t written_s) {
+                                  index_.add(key, options_.chunk_size_bytes, written_s & 0xffffffffU);
+                                },
+                                [this](const std::string& path) { reclaim(path); }};
+  (void)layouts::scan_files(directory_, scan);
+}
+
 void Lookups::close() {
   stop();
   if (scanned_ && index_.present() > 0 && ownership_.confirm_now()) {

@@ -71,6 +71,8 @@ class Lookups {
   void open();
   // Begin to read what is there, on a thread of its own. Throws std::system_error without one.
   void start(Crew& crew);
+  // Add what others have stored since the scan, which must have ended: else it does nothing. Blocks as long.
+  void learn();
   // End the scan early: ask it to, and wait until it has.
   void ask_to_stop() { stop_ = true; }
   void stop();
@@ -113,6 +115,7 @@ class Lookups {
     index_.take_oldest(newest, count, keys);
   }
   [[nodiscard]] bool uncharge(std::string_view key) { return index_.uncharge(key); }
+  void uncharge_all() { index_.uncharge_all(); }
   // The file of a key that was taken so is gone.
   void evicted(std::string_view key);
 

@@ -12,13 +12,23 @@ namespace {
 // File systems give out blocks of this many bytes, or less.
 constexpr std::int64_t kBlockBytes = 4096;
 constexpr std::int64_t kLeaseBytesMax = std::int64_t{64} << 20;
-constexpr std::int64_t kLeasesPerCapacity = 64;
+constexpr std::int64_t kLeasesPerCapacity = 256;
 // Evicting begins and ends this far below the capacity, in parts of it.
 constexpr std::int64_t kMarginParts = 20;
 constexpr std::int64_t kMarginChunks = 64;
 constexpr std::int64_t kChunksToJoin = 4;
+// Counting a root with many chunks takes seconds: a twentieth of the time at most, and after a failure a
+// minute passes.
+constexpr int kRecountShare = 20;
+constexpr auto kRecountPeriod = std::chrono::minutes(1);
 
 bool says_full(const Status& status) { return status.code == ENOSPC || status.code == EDQUOT; }
+
+// Whether a place in the shared file may be had later: what is there can be loaded meanwhile.
+bool may_pass(const Status& status) {
+  // Busy: another process has stood still, or the disk has, while it held the file.
+  return status.code == EROFS || status.code == EBUSY || says_full(status);
+}
 
 std::int64_t cost_of(std::size_t chunk_size_bytes) {
   const auto size = static_cast<std::int64_t>(chunk_size_bytes);
@@ -42,8 +52,8 @@ Space::Space(const SpaceLimits& limits, std::size_t chunk_size_bytes)
 Status Space::open(const std::string& root, const fs::Modes& modes) {
   if (const Status opened = root_.open(root, modes); !opened.ok()) return opened;
   const Status joined = join();
-  // Nothing can be stored there now, and what is there can be loaded. refresh() tries again.
-  if (!joined.ok() && joined.code != EROFS && joined.code != ENOSPC && joined.code != EDQUOT) return joined;
+  // refresh() tries again.
+  if (!joined.ok() && !may_pass(joined)) return joined;
   return look_at_room();
 }
 
@@ -58,7 +68,9 @@ Status Space::enter() {
   bool alone = false;
   if (const Status opened = file_.open(root_, alone); !opened.ok()) return opened;
   return file_.update([&](fs::SpaceTable& table) {
-    table.unowned += std::exchange(table.slots[table.mine], 0);
+    const std::int64_t left = std::exchange(table.slots[table.mine], 0);
+    table.unowned += left;
+    table.stale = table.stale || left != 0;
     if (alone) table.counted = false;
     counted_ = table.counted;
     total_ = table.total();
@@ -150,11 +162,15 @@ void Space::close() {
 
 bool Space::must_count() {
   const std::lock_guard lock(mutex_);
-  return limits_.capacity_bytes > 0 && !counted_ && joined_;
+  if (limits_.capacity_bytes == 0 || !joined_) return false;
+  if (!counted_) return true;
+  return may_recount_ && beyond(1) > 0 && std::chrono::steady_clock::now() >= recount_at_;
 }
 
 CountStart Space::begin_count() {
   const std::lock_guard lock(mutex_);
+  count_began_ = std::chrono::steady_clock::now();
+  recount_at_ = count_began_ + kRecountPeriod;
   CountStart start;
   (void)file_.update([&](fs::SpaceTable& table) { start = {stored_, table.unowned}; });
   return start;
@@ -162,25 +178,38 @@ CountStart Space::begin_count() {
 
 void Space::set_counted(std::uint64_t bytes, const CountStart& start) {
   const std::lock_guard lock(mutex_);
+  bool used = false;
   const Status counted = file_.update([&](fs::SpaceTable& table) {
-    // A process that came meanwhile has counted, too. Since then chunks may have been evicted, which this
-    // count has not seen any more and which are taken from that one.
-    if (!table.counted) {
+    // A process that came meanwhile has counted, too, or may have evicted chunks: then this count has not
+    // seen them any more, and they are taken from what was there before.
+    used = !table.counted || (table.stale && table.unowned == start.unowned && file_.alone());
+    if (used) {
       // What was stored meanwhile, also by who is dead by now, may have been seen or not: it counts twice
       // rather than not at all.
       const std::int64_t orphaned = std::max<std::int64_t>(0, table.unowned - start.unowned);
-      table.unowned = std::max<std::int64_t>(0, signed_bytes(bytes) - start.stored) + orphaned;
+      table.unowned = signed_bytes(bytes) + orphaned;
+      table.slots[table.mine] = claim_ - start.stored;
+      table.stale = orphaned > 0;
     }
     table.counted = counted_ = true;
     total_ = table.total();
   });
+  const auto now = std::chrono::steady_clock::now();
+  recount_at_ = now + kRecountShare * (now - count_began_);
+  if (counted.ok() && used) {
+    stored_ -= start.stored;
+    claim_ -= start.stored;
+    may_recount_ = false;
+  }
   no_room_for_table_ = says_full(counted);
 }
 
 void Space::removed_unowned(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   (void)file_.update([&](fs::SpaceTable& table) {
-    table.unowned = std::max<std::int64_t>(0, table.unowned - signed_bytes(bytes));
+    table.unowned -= signed_bytes(bytes);
+    // Before the count it is only a part.
+    if (!table.counted) table.unowned = std::max<std::int64_t>(0, table.unowned);
     total_ = table.total();
   });
 }
@@ -190,9 +219,10 @@ void Space::refresh() {
   (void)look_at_room();
   if (!joined_ && !join().ok()) return;
   const std::int64_t held = stored_ + reserved_;
-  const std::int64_t wanted = claim_ - held > 2 * lease_ ? held + lease_ : claim_;
+  const std::int64_t wanted = std::min(claim_, held + lease_);
   const Status updated = file_.update([&](fs::SpaceTable& table) {
     table.slots[table.mine] = wanted;
+    may_recount_ = table.counted && table.stale && file_.alone();
     counted_ = table.counted;
     total_ = table.total();
   });

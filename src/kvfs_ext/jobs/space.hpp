@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -53,9 +54,11 @@ class Space {
   // Files or directories that were counted, or stored, are gone: what that was.
   void removed(std::uint64_t bytes);
 
-  // Whether all that lies below the root has still to be counted.
+  // Whether all that lies below the root has still to be counted; or again, because more is promised than
+  // there may be, which is too much, and nobody else is here.
   [[nodiscard]] bool must_count();
-  // A count begins; all of it was counted to be so much. Nothing may be removed() in between.
+  // A count begins; all of it was counted to be so much, and what this process had stored before belongs to
+  // none then. Nothing may be removed() in between.
   [[nodiscard]] CountStart begin_count();
   void set_counted(std::uint64_t bytes, const CountStart& start);
   // Bytes that are gone and belonged to no process.
@@ -104,6 +107,10 @@ class Space {
   std::int64_t reserved_ = 0;  // being stored
   std::int64_t claim_ = 0;     // what this process's slot says: at least both
   fs::Room room_;              // as of the last look
+  // What stands there was counted, a process has ended since, and there is no other.
+  bool may_recount_ = false;
+  std::chrono::steady_clock::time_point count_began_{};
+  std::chrono::steady_clock::time_point recount_at_{};
   // The last lease was refused, so that the next would be, too, until refresh() sees room.
   bool denied_ = false;
 

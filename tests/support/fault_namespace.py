@@ -147,6 +147,7 @@ def start(setup: Setup, base: Path, memory: Memory) -> kvfs_ext.Engine:
         io_engine=setup.io_engine,
         index_mode=setup.index_mode,
         negative_ttl_s=0.0,
+        dir_mode=0o770,
         capacity_bytes=_CAPACITY_BYTES if setup.is_limited else None,
     )
 

@@ -117,6 +117,8 @@ def _on_store(hit: Hit, error: int) -> Effect:
         **dict.fromkeys(_CREATING, frozenset({errno.EINTR})),
         "fallocate": frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EINTR}),
         "fsetxattr": frozenset({errno.EOPNOTSUPP}),
+        # Some file systems keep their modes.
+        "fchmodat": frozenset({errno.EPERM}),
         "renameat2": frozenset({errno.EINVAL, errno.ENOSYS, errno.EEXIST}),
     }
     # Whether there is a link on the way is asked beside the rest, and nothing but a link is an answer.

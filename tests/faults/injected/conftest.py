@@ -31,6 +31,14 @@ def seam() -> Seam:
         pytest.exit(str(error), pytest.ExitCode.USAGE_ERROR)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def umask() -> Iterator[None]:
+    """Take bits that the workload's directories need, whatever the user's umask: modes have to be mended."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def is_long() -> bool:
     """Say whether every case is wanted."""

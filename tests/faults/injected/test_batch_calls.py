@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ LOAD_CALLS = {"openat", "close", "fstat", "pread"}
 
 def _store(seam: Seam, base: Path) -> OSError | None:
     paths = [base / f"{number}/chunk.bin" for number in range(3)]
+    # It takes bits that directories need, so that their modes have to be mended.
+    umask = os.umask(0o200)
     try:
         with seam.active():
             kvfs_ext.batch_store(
@@ -29,6 +32,8 @@ def _store(seam: Seam, base: Path) -> OSError | None:
             )
     except OSError as error:
         return error
+    finally:
+        os.umask(umask)
     return None
 
 

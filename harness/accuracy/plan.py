@@ -126,10 +126,11 @@ class Plan:
         """Return the servers in order; those of one arm share a directory.
 
         Warm passes come after a restart. Damage is repaired after each pass, so that a server without
-        checksums can read what one with them has stored. One of kvfs's engines is enough for that: it shows
-        that the gate can fail, not what the engine does.
+        checksums can read what one with them has stored. One tier without checksums is enough: it shows that
+        the gate can fail, not what the tier does. vLLM's own has none, otherwise one of kvfs's engines is asked.
         """
-        first = next((arm for arm in self.arms if arm.engine), None)
+        has_stock = any(arm.offloads and not arm.engine for arm in self.arms)
+        first = None if has_stock else next((arm for arm in self.arms if arm.engine), None)
         stages = []
         for arm in self.arms:
             checksums = ON if arm.engine else OFF

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import math
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from polling import await_that
 from tier_lookup import DEADLINE_S, Notes, Request, TierLookup
 
 from kvfs.jobs import MISS
@@ -203,11 +205,13 @@ def test_hit_that_was_evicted_while_its_request_waits_is_none(start_rig: StartRi
     first, unknown = rig.key(0), rig.key(99)
     rig.store([first], [0])
     assert [tier.ask(key, Request()) for key in (first, unknown)] == ["hit", "retry"]
-    number = 0
-    while rig.path(first).exists():
-        number += 1
-        assert number < 1000
-        rig.store([rig.key(number)], [1])
+    numbers = itertools.count(1)
+
+    def is_evicted_by_the_next() -> bool:
+        rig.store([rig.key(next(numbers))], [1])
+        return not rig.path(first).exists()
+
+    assert await_that(is_evicted_by_the_next)
     tier.end_step()
     # The index lets go of a key before its file goes.
     assert tier.ask(first, Request()) == "retry"

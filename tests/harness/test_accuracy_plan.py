@@ -20,8 +20,7 @@ def test_each_tier_is_asked_cold_then_warm_after_a_restart_and_damaged_with_and_
     stages = [(stage.title, stage.checksums, stage.phases) for stage in make().stages()]
     assert stages == [
         ("none", "off", "cold"),
-        ("fs", "off", "cold"),
-        ("fs", "off", "warm, damaged"),
+        ("fs", "off", "cold, warm, damaged"),
         ("kvfs", "on", "cold"),
         # With damage, fs is what has no checksums.
         ("kvfs", "on", "warm, damaged"),

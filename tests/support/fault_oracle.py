@@ -145,7 +145,7 @@ def _on_load(hit: Hit, error: int) -> Effect:
     if call in TRANSFERS:
         return _on_transfer(call, error)
     # Those that remove what was found truncated.
-    if call in {"fstatat", "unlinkat", "close"}:
+    if call in {"fstatat", "unlinkat", "close", "renameat2"}:
         return Effect.NONE
     # Without a seal a chunk is served unverified.
     harmless = {"openat": {errno.EINTR}, "fgetxattr": {errno.ENODATA, errno.EOPNOTSUPP}}

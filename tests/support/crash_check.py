@@ -24,6 +24,7 @@ from kvfs.jobs import HIT, MISS, EngineLike
 # docs/capacity.md: <path>_kvfs<16 digits of the writer's number><pid><count>.tmp
 _TEMPORARY: Final = re.compile(r"_kvfs[0-9a-f]{16}([0-9a-f]{8})[0-9a-f]{8}\.tmp$")
 _FIRST_LEVEL: Final = re.compile(r"[0-9a-f]{3}$")
+_OWN_FILES: Final = frozenset({"config.json", "kvfs.json", "kvfs.lock", "kvfs.space"})
 _SPACE_MAGIC: Final = b"KVFSSPC1"
 _SPACE_SLOTS: Final = 1024
 _BLOCK_BYTES: Final = 4096
@@ -40,12 +41,14 @@ class Physical:
         temporary_bytes: The part in temporaries.
         promised_bytes: What the promise has on top: for each chunk at least whole blocks of 4 KiB, and
             4 KiB for its directory, also where several share one.
+        own_bytes: The engines' own small files, which may have come after the count.
     """
 
     total_bytes: int
     slack_bytes: int
     temporary_bytes: int
     promised_bytes: int
+    own_bytes: int
 
     @property
     def bound_bytes(self) -> int:
@@ -68,7 +71,7 @@ def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
 def physical(root: Path, more_bytes: int = 0) -> Physical:
     """Add up the blocks of a tree in which nothing moves, with its root, and `more_bytes` without a name."""
     total = root.stat().st_blocks * 512 + more_bytes
-    slack = temporaries = promised = 0
+    slack = temporaries = promised = own = 0
     directories: dict[str, int] = {}
     chunks: dict[str, int] = {}
     linked: set[int] = set()
@@ -87,6 +90,8 @@ def physical(root: Path, more_bytes: int = 0) -> Physical:
             slack += size
         elif entry.name.endswith(".tmp"):
             temporaries += size
+        elif entry.name in _OWN_FILES:
+            own += size
         elif entry.name.endswith(".bin"):
             parent = os.path.dirname(entry.path)  # noqa: PTH120 - thousands of times a second
             chunks[parent] = chunks.get(parent, 0) + _BLOCK_BYTES
@@ -94,7 +99,7 @@ def physical(root: Path, more_bytes: int = 0) -> Physical:
         elif is_directory:
             directories[entry.path] = size
     promised += sum(max(0, at_least - directories[path]) for path, at_least in chunks.items())
-    return Physical(total, slack, temporaries, promised)
+    return Physical(total, slack, temporaries, promised, own)
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,7 @@ class Crashes:
         self.report.worst_of_capacity = max(self.report.worst_of_capacity, ratio)
         assert ratio <= 1, f"{found} for a capacity of {spec.capacity_bytes}, {self}"
         if (said := crash_check.promise(root)) is not None and said.total_bytes > 0:
-            promised = found.bound_bytes / said.total_bytes
+            promised = (found.bound_bytes - found.own_bytes) / said.total_bytes
             self.report.worst_of_promise = max(self.report.worst_of_promise, promised)
             assert promised <= 1, f"{found} where {said.total_bytes} bytes are promised, {self}"
 

@@ -30,6 +30,7 @@ def test_slowed_operation_takes_the_delay_for_each_chunk(seam: Seam, tmp_path: P
     delay_s = case.ops * DELAY_NS / 1e9
     # One thread stores or looks up at a time, two load.
     assert float(str(after["wall_s"])) >= delay_s / 2
-    assert float(str(after["wall_s"])) > float(str(before["wall_s"]))
+    # Not by the clock, in which others on the machine take part.
+    assert float(str(after["cpu_s"])) > float(str(before["cpu_s"]))
     # Others on the machine may have had the processor in part of the delay.
     assert float(str(after["cpu_s"])) > delay_s / 4

@@ -183,13 +183,12 @@ class Evictor:
         while self._unused and freed_bytes < size_bytes and not self._stopped.is_set():
             chunk = self._unused.popleft()
             try:
-                if not tree.remove_unused(chunk):
-                    continue
+                removed_bytes = tree.remove_unused(chunk)
             except OSError:
                 self._failures += 1
                 continue
-            freed_bytes += chunk.disk_bytes
-            self._evicted_chunks += 1
+            freed_bytes += removed_bytes
+            self._evicted_chunks += removed_bytes > 0
         if freed_bytes:
             self._space.removed_unowned(freed_bytes)
         self._evicted_bytes += freed_bytes

@@ -92,8 +92,8 @@ def unused_chunks(root: str, own: str, count: int, stopped: Callable[[], bool]) 
         return []
 
 
-def remove_unused(chunk: UnusedChunk) -> bool:
-    """Remove it, and its directory if that is empty then, unless it has changed; tell whether it was removed.
+def remove_unused(chunk: UnusedChunk) -> int:
+    """Remove it, and its directory if that is empty then, unless it has changed; return what both took.
 
     Raises:
         OSError: It cannot be removed.
@@ -101,18 +101,17 @@ def remove_unused(chunk: UnusedChunk) -> bool:
     try:
         directory = open_directory(chunk.namespace, chunk.first, chunk.second, None)
     except FileNotFoundError:
-        return False
+        return 0
     try:
         status = os.stat(chunk.name, dir_fd=directory, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode) or status.st_mtime_ns != chunk.written_ns:
-            return False
+            return 0
         os.unlink(chunk.name, dir_fd=directory)
     except FileNotFoundError:
-        return False
+        return 0
     finally:
         os.close(directory)
-    prune(chunk.namespace, chunk.first, chunk.second)
-    return True
+    return chunk.disk_bytes + prune(chunk.namespace, chunk.first, chunk.second)
 
 
 def prune(base_path: str, first: str, second: str) -> int:

@@ -176,6 +176,18 @@ def test_room_that_other_processes_leave_behind_can_be_used(
     assert disk_bytes(root)[0] > capacity // 2
 
 
+def test_chunks_of_unused_namespaces_give_back_their_directories_too(
+    start_rig: StartRig, tmp_path: Path
+) -> None:
+    left = _start(start_rig, tmp_path / "left", 8 * MIB, space_root=str(tmp_path), index_mode="owner")
+    _store_all(left, _keys(0, 200))
+    left.engine.close()
+    # All that was there is too much for it.
+    rig = _start(start_rig, tmp_path / "ns", 3 * MIB, space_root=str(tmp_path))
+    assert await_that(lambda: rig.engine.stats()["used_bytes"] <= 3 * MIB * 9 // 10)
+    assert await_that(lambda: abs(rig.engine.stats()["used_bytes"] - disk_bytes(tmp_path)[0]) <= SLACK_BYTES)
+
+
 def test_start_while_another_process_stands_still_serves_and_stores_later(
     start_rig: StartRig, storage: Path
 ) -> None:

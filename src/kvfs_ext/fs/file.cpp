@@ -281,8 +281,10 @@ Status move(int at, const std::string& from, const std::string& to, Replace repl
   return ::renameat(at, from.c_str(), at, to.c_str()) == 0 ? Status::success() : Status::from_errno("rename");
 }
 
-Status remove_directory(int at, const std::string& path) {
-  return ::unlinkat(at, path.c_str(), AT_REMOVEDIR) == 0 ? Status::success() : Status::from_errno("rmdir");
+std::uint64_t remove_empty_directory(int at, const std::string& path) {
+  Entry entry;
+  const bool known = inspect(at, path, entry).ok();
+  return ::unlinkat(at, path.c_str(), AT_REMOVEDIR) == 0 && known ? entry.disk_bytes : 0;
 }
 
 Status remove(int at, const std::string& path) {

@@ -110,7 +110,7 @@ Status move(int at, const std::string& from, const std::string& to, Replace repl
 // many try.
 Status remove(int at, const std::string& path);
 Status remove(int at, const std::string& path, bool& was_there);
-// Remove the directory `path`. ENOTEMPTY where something is in it.
-Status remove_directory(int at, const std::string& path);
+// Remove a directory if nothing is in it: what it took on disk, 0 where it stays.
+std::uint64_t remove_empty_directory(int at, const std::string& path);
 
 }  // namespace kvfs::fs

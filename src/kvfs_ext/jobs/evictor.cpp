@@ -142,8 +142,8 @@ std::uint64_t Evictor::evict_unused(std::uint64_t bytes) {
     const layouts::UnusedChunk chunk = std::move(unused_.back());
     unused_.pop_back();
     Status status;
-    if (layouts::remove_unused(space_.root(), chunk, status)) {
-      freed += chunk.disk_bytes;
+    if (const std::uint64_t removed = layouts::remove_unused(space_.root(), chunk, status); removed > 0) {
+      freed += removed;
       ++chunks_;
     } else if (!status.ok()) {
       ++failures_;

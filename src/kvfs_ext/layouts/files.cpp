@@ -185,11 +185,7 @@ bool remove_chunk(FilesContext& context, const std::string& path, Status& status
 }
 
 std::uint64_t prune(FilesContext& context, const std::string& path) {
-  const int at = context.directory.at();
-  const std::string directory = path.substr(0, path.find_last_of('/'));
-  fs::Entry entry;
-  const bool known = fs::inspect(at, directory, entry).ok();
-  return fs::remove_directory(at, directory).ok() && known ? entry.disk_bytes : 0;
+  return fs::remove_empty_directory(context.directory.at(), path.substr(0, path.find_last_of('/')));
 }
 
 std::string temporary_for(const FilesContext& context, const std::string& path) {

@@ -122,15 +122,15 @@ bool count_tree(const fs::Directory& root, const std::atomic<bool>& stop, std::u
   return !stop;
 }
 
-bool remove_unused(const fs::Directory& root, const UnusedChunk& chunk, Status& status) {
+std::uint64_t remove_unused(const fs::Directory& root, const UnusedChunk& chunk, Status& status) {
   fs::Entry entry;
   status = fs::inspect_beneath(root.at(), chunk.path, entry);
-  if (!status.ok() || entry.kind != fs::Kind::kRegular || entry.modified_ns != chunk.written_ns) return false;
+  if (!status.ok() || entry.kind != fs::Kind::kRegular || entry.modified_ns != chunk.written_ns) return 0;
   bool was_there = false;
   status = fs::remove(root.at(), chunk.path, was_there);
-  if (!was_there) return false;
-  (void)fs::remove_directory(root.at(), chunk.path.substr(0, chunk.path.find_last_of('/')));
-  return true;
+  if (!was_there) return 0;
+  const std::string directory = chunk.path.substr(0, chunk.path.find_last_of('/'));
+  return chunk.disk_bytes + fs::remove_empty_directory(root.at(), directory);
 }
 
 std::vector<UnusedChunk> unused_chunks(const fs::Directory& root, const fs::Entry& own, std::size_t count,

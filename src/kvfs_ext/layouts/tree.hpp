@@ -28,8 +28,7 @@ struct UnusedChunk {
 [[nodiscard]] std::vector<UnusedChunk> unused_chunks(const fs::Directory& root, const fs::Entry& own,
                                                      std::size_t count, const std::atomic<bool>& stop);
 
-// Remove it, and its directory if that is empty then, unless it has changed since; true if it is gone by
-// that.
-bool remove_unused(const fs::Directory& root, const UnusedChunk& chunk, Status& status);
+// Remove it, and its directory if that is empty then, unless it has changed since: what both took on disk.
+std::uint64_t remove_unused(const fs::Directory& root, const UnusedChunk& chunk, Status& status);
 
 }  // namespace kvfs::layouts

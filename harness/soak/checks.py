@@ -15,6 +15,8 @@ THREADS_GROWTH_MAX: Final = 2
 WORK_LEFT_MIN_SHARE: Final = 0.1
 # A few seconds without work are the machine's; so many samples are half a minute.
 WORK_SAMPLES_MIN: Final = 32
+# Of what lay on disk; the rest was promised to nobody who is there.
+ROOM_LEFT_MIN_SHARE: Final = 0.5
 SAMPLES_MIN: Final = 8
 # Of so many damaged files that a worker was told to load at once, one at least is still there when it does.
 DAMAGES_FOR_A_FIND: Final = 5
@@ -146,4 +148,10 @@ def _growth(samples: Sequence[Sample]) -> list[str]:
             found.append(
                 f"{name} went from {before:.1f} to {after:.1f} a second, less than {WORK_LEFT_MIN_SHARE:.0%}"
             )
+    before, after = medians(lambda sample: sample.physical_bytes)
+    if len(samples) >= WORK_SAMPLES_MIN and after < before * ROOM_LEFT_MIN_SHARE:
+        found.append(
+            f"what lies on disk went from {before / 1e6:.1f} to {after / 1e6:.1f} MB, less than "
+            f"{ROOM_LEFT_MIN_SHARE:.0%}: room gets lost"
+        )
     return found

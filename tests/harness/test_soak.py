@@ -106,6 +106,11 @@ def test_growth_in_the_first_quarter_is_warming_up() -> None:
         ),
         pytest.param(lambda seen: late(seen, threads=9), "threads grew from 6 to 9", id="threads"),
         pytest.param(
+            lambda seen: late(seen, physical_bytes=CAPACITY // 3),
+            "what lies on disk went from ",
+            id="room-that-gets-lost",
+        ),
+        pytest.param(
             lambda seen: late(seen, stores_per_s=4),
             "stores went from 50.0 to 4.0 a second",
             id="stores-that-end",

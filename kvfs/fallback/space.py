@@ -189,8 +189,7 @@ class Space:
             nonlocal is_used
             # A process that came meanwhile has counted, too, or may have evicted chunks: then this count has
             # not seen them any more, and they are taken from what was there before.
-            is_alone = self._file is not None and self._file.is_alone()
-            if not table.counted or (table.stale and table.unowned == unowned and is_alone):
+            if not table.counted or (table.stale and table.unowned == unowned and self._is_alone()):
                 # What was stored meanwhile, also by who is dead by now, may have been seen or not: it counts
                 # twice rather than not at all.
                 orphaned = max(0, table.unowned - unowned)
@@ -230,8 +229,7 @@ class Space:
 
             def change(table: SpaceTable) -> None:
                 table.slots[table.mine] = wanted
-                is_alone = self._file is not None and self._file.is_alone()
-                self._may_recount = table.counted and table.stale and is_alone
+                self._may_recount = table.counted and table.stale and self._is_alone()
 
             with contextlib.suppress(OSError):
                 if self._file is None:
@@ -314,6 +312,10 @@ class Space:
                 self._file.update(lambda table: self._look(table, change))
                 return True
         return False
+
+    def _is_alone(self) -> bool:
+        """Tell whether nobody else has a slot: a system call. For a change of the table."""
+        return self._file is not None and self._file.is_alone()
 
     def _look(self, table: SpaceTable, change: Callable[[SpaceTable], None]) -> None:
         change(table)

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 # KV bytes are users' prompts: nobody but the owner reads them, unless the owner says so.
@@ -24,18 +24,22 @@ _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _NO_MODES: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
 
 
-def make_directory(name: str, mode: int, parent: int | None = None) -> None:
+def make_directory(
+    name: str, mode: int, parent: int | None = None, on_made: Callable[[], None] = lambda: None
+) -> None:
     """Make one directory that has exactly the mode, whatever the umask is. Blocks.
 
     Args:
         name: Its path, or its name in `parent`.
         mode: The permission bits.
         parent: An open directory, or None.
+        on_made: Called as soon as it is there, whatever comes of its mode.
 
     Raises:
         OSError: It cannot be made; FileExistsError if something lies there.
     """
     os.mkdir(name, mode, dir_fd=parent)
+    on_made()
     fd = os.open(name, ENTER_FLAGS, dir_fd=parent)
     try:
         found = stat.S_IMODE(os.fstat(fd).st_mode)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 from kvfs.fallback import files
 from kvfs.fallback.directories import open_directory
 from kvfs.fallback.names import chunk_names
 from kvfs.fallback.seals import Seals
-from kvfs.fallback.tree import prune
 from kvfs.fallback.writers import temporary_name
 
 
@@ -27,6 +27,8 @@ class Chunks:
     def __init__(self, base_path: str, seals: Seals, file_mode: int, dir_mode: int) -> None:
         self.base_path = base_path
         self.seals = seals
+        # Called when a chunk's directory was made.
+        self.on_directory_made: Callable[[], None] = lambda: None
         self._file_mode = file_mode
         self._dir_mode = dir_mode
 
@@ -73,7 +75,7 @@ class Chunks:
             os.close(directory)
 
     def remove(self, key: bytes) -> int | None:
-        """Remove a chunk and return its bytes on disk, None if it was not there. Its directory stays.
+        """Remove a chunk and return its size in bytes, None if it was not there. Its directory stays.
 
         Raises:
             OSError: What the system said; ELOOP for a link, EISDIR for a directory.
@@ -93,16 +95,11 @@ class Chunks:
             return None
         finally:
             os.close(directory)
-        return status.st_blocks * files.BLOCK_BYTES
-
-    def prune(self, key: bytes) -> int:
-        """Remove the directory of a chunk if it is empty; return its bytes on disk, 0 if it stays."""
-        first, second, _ = chunk_names(key)
-        return prune(self.base_path, first, second)
+        return status.st_size
 
     def _store_once(self, key: bytes, chunk: memoryview, *, direct: bool, report: files.OpReport) -> None:
         first, second, name = chunk_names(key)
-        directory = open_directory(self.base_path, first, second, self._dir_mode)
+        directory = open_directory(self.base_path, first, second, self._dir_mode, self.on_directory_made)
         try:
             file = files.BlockFile(name, directory, self._file_mode, self.seals.of(key))
             files.store(file, temporary_name(name), chunk, direct=direct, report=report)

@@ -17,6 +17,7 @@ from kvfs.fallback.chunks import Chunks
 from kvfs.fallback.evictor import Evictor
 from kvfs.fallback.index import KeyIndex, State
 from kvfs.fallback.job import Job
+from kvfs.fallback.names import chunk_names
 from kvfs.fallback.operations import Operations
 from kvfs.fallback.ownership import Ownership
 from kvfs.fallback.pause import StorePause
@@ -86,6 +87,8 @@ class Core:
         # Not before the ownership is settled: what others store after the scan has to be noticed by that.
         self._scan = Scan(chunks.base_path, self._chunk_size_bytes, self._index, ownership)
         self._evictor = Evictor(chunks, self._chunk_size_bytes, self._index, space, self._scan.again)
+        self._scan.on_removed = self._evictor.note_removed
+        chunks.on_directory_made = space.made_directory
         self._pause = StorePause()
         self._lock = threading.Lock()  # guards all that follows, and the jobs
         self._work_available = threading.Condition(self._lock)
@@ -251,6 +254,7 @@ class Core:
                     return max(1, self._inflight_jobs)
             # Nothing of ours is stored any more.
             self._ownership.release()
+            self._evictor.finish()
             self._space.close()
             self._primary.release()
             return 0
@@ -336,18 +340,17 @@ class Core:
         else:
             outcome, problem = self._operations.execute(job, op, report)
             if is_store:
-                self._note_store(job.key(op), outcome, is_new=report.bytes_moved > 0)
+                self._note_store(outcome, is_new=report.bytes_moved > 0)
         with self._lock:
             self._queue.release(job.kind)
             self._finish_op(job, op, outcome, problem, report)
             if is_store:
                 self._index.end_store(job.key(op))
 
-    def _note_store(self, key: bytes, outcome: int, *, is_new: bool) -> None:
+    def _note_store(self, outcome: int, *, is_new: bool) -> None:
         """Keep or give back a store's room, and let its end pause stores or let them go on."""
         if outcome == SUCCESS and is_new:
             self._space.stored()
-            self._evictor.note_stored(key)
         else:
             self._space.cancelled()
         # That a chunk is there already says nothing about the next store.
@@ -361,8 +364,9 @@ class Core:
         self._counts["duplicate_stores"] += report.duplicate
         self._counts["healed_files"] += report.healed
         self._counts["removed_files"] += report.removed
-        if report.removed:
-            self._evictor.note_removed(job.key(op), report.removed_bytes)
+        if report.removed or report.healed:
+            first, second, _ = chunk_names(job.key(op))
+            self._evictor.note_removed(first, second, report.removed_bytes)
         self._counts["damaged_chunks"] += report.damaged
         if job.kind == "load" and outcome == SUCCESS:
             self._counts["verified_loads" if report.verified else "unverified_loads"] += 1

@@ -6,12 +6,19 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 from kvfs.paths import make_directories
 from kvfs.permissions import ENTER_FLAGS, make_directory
 
 
-def open_directory(base_path: str, first: str, second: str, make_mode: int | None) -> int:
+def open_directory(
+    base_path: str,
+    first: str,
+    second: str,
+    make_mode: int | None,
+    on_made: Callable[[], None] = lambda: None,
+) -> int:
     """Return a descriptor of `<base_path>/<first>/<second>`, only good for naming files in it. Blocks.
 
     Links in `base_path` itself are followed: those are the operator's. Each level below is opened from the
@@ -22,6 +29,7 @@ def open_directory(base_path: str, first: str, second: str, make_mode: int | Non
         first: The directory's name in it.
         second: The name in that.
         make_mode: With which mode missing directories are made, `base_path` included; None makes none.
+        on_made: Called when the last one was made.
 
     Raises:
         OSError: ELOOP for a link, ENOTDIR for any other thing that is no directory, or what the system said.
@@ -36,12 +44,14 @@ def open_directory(base_path: str, first: str, second: str, make_mode: int | Non
         make_directories(base_path, make_mode)
         parent = _enter(name, None, make_mode)
     try:
-        return _enter(second, parent, make_mode)
+        return _enter(second, parent, make_mode, on_made)
     finally:
         os.close(parent)
 
 
-def _enter(name: str, parent: int | None, make_mode: int | None) -> int:
+def _enter(
+    name: str, parent: int | None, make_mode: int | None, on_made: Callable[[], None] = lambda: None
+) -> int:
     try:
         return os.open(name, ENTER_FLAGS, dir_fd=parent)
     except FileNotFoundError:
@@ -51,7 +61,7 @@ def _enter(name: str, parent: int | None, make_mode: int | None) -> int:
         _refuse_link(name, parent)
         raise
     with contextlib.suppress(FileExistsError):
-        make_directory(name, make_mode, parent)
+        make_directory(name, make_mode, parent, on_made)
     return _enter(name, parent, None)
 
 

@@ -15,12 +15,13 @@ from typing import Final
 from kvfs.fallback import tree
 from kvfs.fallback.chunks import Chunks
 from kvfs.fallback.index import KeyIndex
-from kvfs.fallback.space import DIRECTORY_BYTES, Space
+from kvfs.fallback.names import chunk_names
+from kvfs.fallback.space import DIRECTORY_BYTES, Space, counted_bytes
 
 # How long what other processes do may go unnoticed.
 _PERIOD_S: Final = 1.0
-# Evicted before the others learn of the room; who is killed in between leaves it promised.
-_KEYS_AT_ONCE: Final = 64
+# Evicted before the others learn of the room.
+_KEYS_AT_ONCE_MAX: Final = 64
 _EVICTED_KEPT_MAX: Final = 65_536
 _UNUSED_KEPT_MAX: Final = 65_536
 # Walking a root with many chunks takes seconds.
@@ -58,12 +59,10 @@ class Evictor:
         self._space = space
         self._stopped = threading.Event()
         self._wake = threading.Event()
-        # Chunks that loads have removed, and what their files took.
-        self._removed: deque[tuple[bytes, int]] = deque()
-        # Chunks that this engine has stored: their room is promised as such, a directory for each.
-        self._charged: set[bytes] = set()
-        # Keys of evicted chunks whose directories may be empty, and whether they were charged.
-        self._unpruned: list[tuple[bytes, bool]] = []
+        # Files that others have removed: their two directories, and what they counted as.
+        self._removed: deque[tuple[str, str, int]] = deque()
+        # Directories that may be empty.
+        self._unpruned: list[tuple[str, str]] = []
         # Chunks of unused namespaces, oldest first; and when to look for more.
         self._unused: deque[tree.UnusedChunk] = deque()
         self._look_again_at = 0.0
@@ -91,15 +90,15 @@ class Evictor:
         self._stopped.set()
         self._wake.set()
 
-    def note_removed(self, key: bytes, disk_bytes: int) -> None:
-        """Note that a load has removed a chunk, and what its file took."""
-        if self._space.enabled:
-            self._removed.append((key, disk_bytes))
+    def finish(self) -> None:
+        """Give back what loads have removed until their end, once `run` has ended."""
+        if self._space.enabled and not self._space.must_count:
+            self._take_removed(give_back=True)
 
-    def note_stored(self, key: bytes) -> None:
-        """Note that this engine has stored a chunk, before it may be evicted."""
+    def note_removed(self, first: str, second: str, size_bytes: int) -> None:
+        """Note that a file of this size is gone from a chunk's directory, which may be empty now."""
         if self._space.enabled:
-            self._charged.add(key)
+            self._removed.append((first, second, counted_bytes(size_bytes)))
 
     def take_evicted(self) -> list[bytes]:
         """Take the keys evicted since the last call, or the last of them."""
@@ -119,7 +118,7 @@ class Evictor:
     def _take_a_turn(self) -> None:
         # Not before all has been counted: what is gone by then may not have been seen.
         if not self._space.must_count:
-            self._take_removed()
+            self._take_removed(give_back=True)
         self._space.refresh()
         if self._space.must_count:
             self._count()
@@ -128,24 +127,21 @@ class Evictor:
         self._prune()
 
     def _count(self) -> None:
-        self._take_removed()
+        self._take_removed(give_back=True)
         start = self._space.begin_count()
-        # All that is there is counted as it is, also what this engine had promised; so it is given back.
-        self._charged.clear()
-        self._unpruned = [(key, False) for key, _ in self._unpruned]
         size_bytes = tree.count_tree(self._space.root, self._stopped.is_set)
         if size_bytes is None:
             return
         self._space.set_counted(size_bytes, start)
-        while self._removed:
-            key, _ = self._removed.popleft()
-            self._charged.discard(key)
-            self._unpruned.append((key, False))
+        self._take_removed(give_back=False)
 
-    def _take_removed(self) -> None:
-        """Give back what loads have removed."""
+    def _take_removed(self, *, give_back: bool) -> None:
+        """Take what others have removed, to be given back or not."""
         while self._removed:
-            self._give_back(*self._removed.popleft())
+            first, second, size_bytes = self._removed.popleft()
+            if give_back:
+                self._space.removed(size_bytes)
+            self._unpruned.append((first, second))
 
     def _evict(self) -> None:
         for _ in range(_ROUNDS):
@@ -197,9 +193,10 @@ class Evictor:
     def _evict_own(self, size_bytes: int) -> int:
         """Evict chunks of this namespace; return how many bytes that has freed."""
         victims = deque(self._index.oldest(-(-size_bytes // self._space.cost_bytes)))
+        at_once = min(_KEYS_AT_ONCE_MAX, self._space.chunks_per_lease)
         freed = 0
         while victims and not self._stopped.is_set():
-            batch = [victims.popleft() for _ in range(min(_KEYS_AT_ONCE, len(victims)))]
+            batch = [victims.popleft() for _ in range(min(at_once, len(victims)))]
             freed += sum([self._evict_one(key) for use, key in batch if self._index.take(key, use)])
             # The room is there as soon as the slot says so. Others see the same excess and evict, too.
             self._space.refresh()
@@ -209,35 +206,26 @@ class Evictor:
 
     def _evict_one(self, key: bytes) -> bool:
         try:
-            disk_bytes = self._chunks.remove(key)
+            size_bytes = self._chunks.remove(key)
         except OSError:
             self._failures += 1
             return False
         # A store has ended meanwhile: as a duplicate of the file that is gone, or after it, with its own.
         if self._index.drop_taken(key) and self._chunks.lookup(key, self._chunk_size_bytes) == errno.ENOENT:
             self._index.forget(key)
-        if disk_bytes is not None:
-            self._give_back(key, disk_bytes)
-        self._charged.discard(key)
+        if size_bytes is not None:
+            # One that has grown since was not reserved as such.
+            self._space.removed(counted_bytes(min(size_bytes, self._chunk_size_bytes)))
+            first, second, _ = chunk_names(key)
+            self._unpruned.append((first, second))
         self._evicted_chunks += 1
         self._evicted_bytes += self._space.cost_bytes
         self._evicted.append(key)
-        return disk_bytes is not None
-
-    def _give_back(self, key: bytes, disk_bytes: int) -> None:
-        """Give back the room of a chunk whose file is gone; that of its directory is the pruning's affair."""
-        is_charged = key in self._charged
-        self._charged.discard(key)
-        # What this engine has stored was promised as a whole; what it found there was counted as it is.
-        self._space.removed(self._space.cost_bytes - DIRECTORY_BYTES if is_charged else disk_bytes)
-        self._unpruned.append((key, is_charged))
+        return size_bytes is not None
 
     def _prune(self) -> None:
         """Remove directories that evicting has left empty, until there is something more urgent."""
         for count in range(len(self._unpruned)):
             if self._stopped.is_set() or (count >= _PRUNED_AT_ONCE and self._space.excess_bytes()):
                 return
-            key, is_charged = self._unpruned.pop()
-            freed_bytes = self._chunks.prune(key)
-            # One that stays is another chunk's, which has paid for it, too, or was counted with it.
-            self._space.removed(DIRECTORY_BYTES if is_charged else freed_bytes)
+            self._space.removed(tree.prune(self._chunks.base_path, *self._unpruned.pop()))

@@ -22,8 +22,6 @@ from kvfs.permissions import FILE_MODE, set_file_mode
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 # No device accepts direct transfers of less than this alignment.
 DIRECT_ALIGNMENT_MIN: Final = 512
-# Of `st_blocks`.
-BLOCK_BYTES: Final = 512
 
 
 @dataclass(slots=True)
@@ -34,7 +32,7 @@ class OpReport:
     duplicate: bool = False
     healed: bool = False
     removed: bool = False
-    # What the file that was removed took on disk.
+    # The size of the file that was removed or healed.
     removed_bytes: int = 0
     # Of a load: the content is not what its seal says; or it is.
     damaged: bool = False
@@ -243,12 +241,14 @@ def _publish(written: BlockFile, file: BlockFile, chunk_size_bytes: int, report:
         written.unlink()
         return
     try:
-        file.status()
-        existed = True
+        wrong = file.status()
     except FileNotFoundError:
-        existed = False
+        wrong = None
     _rename(written, file)
-    report.healed = existed
+    report.healed = wrong is not None
+    if wrong is not None and stat.S_ISREG(wrong.st_mode):
+        # Not more than a chunk: another writer may have been quicker, and then that is what was replaced.
+        report.removed_bytes = min(wrong.st_size, chunk_size_bytes)
 
 
 def _remove_proven(file: BlockFile, proven: os.stat_result, report: OpReport) -> None:
@@ -264,7 +264,7 @@ def _remove_proven(file: BlockFile, proven: os.stat_result, report: OpReport) ->
             return
         aside.unlink()
         report.removed = True
-        report.removed_bytes = proven.st_blocks * BLOCK_BYTES
+        report.removed_bytes = proven.st_size
 
 
 def _put_back(aside: BlockFile, file: BlockFile) -> None:

@@ -38,6 +38,11 @@ def is_first_level(name: str) -> bool:
     return _FIRST_LEVEL.fullmatch(name) is not None
 
 
+def is_leaf(name: str) -> bool:
+    """Tell whether a directory of this name, two levels below a namespace, is one for chunks."""
+    return _SECOND_LEVEL.fullmatch(name) is not None
+
+
 def is_second_level(first: str, second: str) -> bool:
     """Tell whether a directory of this name below `first` has chunks of some key."""
     match = _SECOND_LEVEL.fullmatch(second)

@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from kvfs.fallback.index import KeyIndex
@@ -48,11 +48,14 @@ class Scan:
         self.reclaimed = 0
         # Whether every chunk has been seen that was there at the start.
         self.complete = False
+        # Called with the two directories and the bytes of a temporary that was removed; with none where the
+        # directory is empty, left by who was killed before it could be removed.
+        self.on_removed: Callable[[str, str, int], None] | None = None
 
     def run(self) -> None:
         """Scan. Blocks until the end, or until just after `stop`."""
         try:
-            self._scan_first_levels()
+            self._scan_first_levels(counts=True)
         except Exception:  # noqa: BLE001 - out of memory, say; the engine goes on asking the disk
             self._unread = True
         finally:
@@ -63,37 +66,40 @@ class Scan:
         """Add what others have stored since the scan, which must have ended: else it does nothing. Blocks."""
         if self._index.scanning:
             return
-        files = self.files
         with contextlib.suppress(Exception):
-            self._scan_first_levels()
-        self.files = files
+            self._scan_first_levels(counts=False)
 
     def stop(self) -> None:
         """End the scan early; returns before it has ended."""
         self._stopped.set()
 
-    def _scan_first_levels(self) -> None:
+    def _scan_first_levels(self, *, counts: bool) -> None:
         with self._opened(self._base_path, None) as base:
             for first in self._names(base):
-                self._reclaim(first, base)
+                self._reclaim(first, base)  # not for a chunk, and not counted as one
                 if not is_first_level(first):
                     continue
                 with self._opened(first, base) as directory:
                     for second in self._names(directory):
                         if is_second_level(first, second):
-                            self._scan_chunks(directory, first, second)
+                            self._scan_chunks(directory, first, second, counts=counts)
 
-    def _scan_chunks(self, parent: int | None, first: str, second: str) -> None:
+    def _scan_chunks(self, parent: int | None, first: str, second: str, *, counts: bool) -> None:
         with self._opened(second, parent) as directory:
-            for name in self._names(directory):
-                self._reclaim(name, directory)
+            names = list(self._names(directory))
+            if self.on_removed and directory is not None and not names and not self._stopped.is_set():
+                self.on_removed(first, second, 0)
+            for name in names:
+                size_bytes = self._reclaim(name, directory)
+                if size_bytes is not None and self.on_removed:
+                    self.on_removed(first, second, size_bytes)
                 # Only in the one place where its key belongs.
                 key = key_of(first, second, name)
                 status = None if key is None else self._status(name, directory)
                 if key is None or status is None:
                     continue
                 if stat.S_ISREG(status.st_mode) and status.st_size == self._chunk_size_bytes:
-                    self.files += 1
+                    self.files += counts
                     self._index.add(key, int(status.st_mtime))
 
     def _status(self, name: str, directory: int | None) -> os.stat_result | None:
@@ -103,14 +109,17 @@ class Scan:
             self._note(error)
             return None
 
-    def _reclaim(self, name: str, directory: int | None) -> None:
-        """Remove a temporary whose writer is gone."""
+    def _reclaim(self, name: str, directory: int | None) -> int | None:
+        """Remove a temporary whose writer is gone, and return its size in bytes."""
         writer = writer_of(name)
         if writer is None or self._ownership.is_alive(writer):
-            return
+            return None
         with contextlib.suppress(OSError):
+            size_bytes = os.stat(name, dir_fd=directory, follow_symlinks=False).st_size
             os.unlink(name, dir_fd=directory)
             self.reclaimed += 1
+            return size_bytes
+        return None
 
     @contextlib.contextmanager
     def _opened(self, name: str, parent: int | None) -> Iterator[int | None]:

@@ -13,9 +13,11 @@ from typing import Final
 from kvfs.fallback.space_file import SPACE_NAME, SpaceFile, SpaceTable
 from kvfs.paths import make_directories
 
-# File systems give out blocks of so many bytes, or less.
+# What a chunk's file counts in, and its directory as, whatever they take.
 _BLOCK_BYTES: Final = 4096
-DIRECTORY_BYTES: Final = 4096
+DIRECTORY_BYTES: Final = _BLOCK_BYTES
+# A file without blocks may claim any length.
+_SIZE_BYTES_MAX: Final = 1 << 40
 _LEASE_BYTES_MAX: Final = 64 << 20
 _LEASES_PER_CAPACITY: Final = 256
 # Evicting begins and ends so far below the capacity, in parts of it; without one, so many chunks.
@@ -56,8 +58,13 @@ class SpaceLimits:
 
 
 def chunk_cost_bytes(chunk_size_bytes: int) -> int:
-    """Return what a chunk is counted as: its blocks, and one for its directory."""
-    return -(-chunk_size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES + DIRECTORY_BYTES
+    """Return what a chunk counts as that has a directory for itself."""
+    return counted_bytes(chunk_size_bytes) + DIRECTORY_BYTES
+
+
+def counted_bytes(size_bytes: int) -> int:
+    """Return what a file in a chunk's directory counts as, which stays the same until it is removed."""
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES if size_bytes < _SIZE_BYTES_MAX else 0
 
 
 class Space:
@@ -86,6 +93,8 @@ class Space:
         self._limits = limits
         wanted = (limits.capacity_bytes or _LEASE_BYTES_MAX * _LEASES_PER_CAPACITY) // _LEASES_PER_CAPACITY
         self._lease_bytes = max(self.cost_bytes, min(_LEASE_BYTES_MAX, wanted))
+        # To evict before the others learn of the room: who is killed in between leaves it promised.
+        self.chunks_per_lease = self._lease_bytes // self.cost_bytes
         self._lock = threading.Lock()  # guards what follows
         # By this engine, less what it has removed; being stored; what its slot says, which is at least both.
         self._stored = 0
@@ -167,7 +176,13 @@ class Space:
         with self._lock:
             if self.enabled:
                 self._reserved -= self.cost_bytes
-                self._stored += self.cost_bytes
+                self._stored += self.cost_bytes - DIRECTORY_BYTES
+
+    def made_directory(self) -> None:
+        """Keep the part of what was reserved that the chunk's directory needed."""
+        with self._lock:
+            if self.enabled:
+                self._stored += DIRECTORY_BYTES
 
     def cancelled(self) -> None:
         """Give back what was reserved."""
@@ -176,7 +191,7 @@ class Space:
                 self._reserved -= self.cost_bytes
 
     def removed(self, size_bytes: int) -> None:
-        """Give back files or directories that were counted, or stored, and are gone."""
+        """Give back files or directories that are gone and counted as so much, whoever had made them."""
         with self._lock:
             self._stored -= size_bytes
 
@@ -226,6 +241,10 @@ class Space:
         with self._lock:
             held = self._stored + self._reserved
             wanted = min(self._claim, held + self._lease_bytes)
+            if not self._reserved:
+                # A chunk whose directory was removed while it was written has made more than one. As long as
+                # others are being stored, what they have made is in their reservations, too.
+                wanted = max(wanted, held)
 
             def change(table: SpaceTable) -> None:
                 table.slots[table.mine] = wanted
@@ -260,9 +279,16 @@ class Space:
         }
 
     def close(self) -> None:
-        """Leave; what was stored belongs to nobody then."""
+        """Give back what was leased and leave; what was stored belongs to nobody then. Blocks."""
         with self._lock:
             if self._file is not None:
+                held = self._stored + self._reserved
+
+                def change(table: SpaceTable) -> None:
+                    table.slots[table.mine] = held
+
+                with contextlib.suppress(OSError):
+                    self._file.update(change)
                 self._file.close()
 
     def _start(self) -> None:

@@ -15,10 +15,12 @@ from typing import Final, NamedTuple
 
 from kvfs.fallback import locks
 from kvfs.fallback.directories import open_directory
-from kvfs.fallback.files import BLOCK_BYTES
-from kvfs.fallback.names import key_of
+from kvfs.fallback.names import is_leaf, key_of
 from kvfs.fallback.ownership import LOCK_NAME
+from kvfs.fallback.space import DIRECTORY_BYTES, counted_bytes
 
+# Of `st_blocks`.
+_BLOCK_BYTES: Final = 512
 # Deeper than any model's name; whoever nests directories on purpose must not exhaust the stack.
 _DEPTH_MAX: Final = 32
 _LIST_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -28,7 +30,7 @@ class UnusedChunk(NamedTuple):
     """A chunk of a namespace that no engine has open; the first one in order is the oldest."""
 
     written_ns: int
-    disk_bytes: int
+    counted_bytes: int
     namespace: str
     first: str
     second: str
@@ -40,20 +42,21 @@ class Stopped(Exception):  # noqa: N818 - no error
 
 
 def count_tree(root: str, stopped: Callable[[], bool]) -> int | None:
-    """Return the bytes on disk of everything below `root`, itself included. Blocks for long.
+    """Return what everything below `root` takes on disk, itself included. Blocks for long.
 
+    A chunk's file and its directory count as more where that is less than what a store reserves for them.
     Links are not followed and other file systems not entered. None if something could not be read, or after
     `stopped`.
     """
     try:
         with _opened(root, None, links=True) as directory:
             status = os.fstat(directory)
-            return status.st_blocks * BLOCK_BYTES + _count(directory, status.st_dev, 0, stopped)
+            return status.st_blocks * _BLOCK_BYTES + _count(directory, "", status.st_dev, 0, stopped)
     except (OSError, Stopped):
         return None
 
 
-def _count(directory: int, device: int, depth: int, stopped: Callable[[], bool]) -> int:
+def _count(directory: int, parent: str, device: int, depth: int, stopped: Callable[[], bool]) -> int:
     if depth > _DEPTH_MAX:
         raise Stopped
     total = 0
@@ -64,12 +67,19 @@ def _count(directory: int, device: int, depth: int, stopped: Callable[[], bool])
             continue
         if status.st_dev != device:
             continue
-        total += status.st_blocks * BLOCK_BYTES
+        total += max(status.st_blocks * _BLOCK_BYTES, _least_of(parent, name, status))
         if stat.S_ISDIR(status.st_mode):
             # Removed since.
             with contextlib.suppress(FileNotFoundError), _opened(name, directory) as inner:
-                total += _count(inner, device, depth + 1, stopped)
+                total += _count(inner, name, device, depth + 1, stopped)
     return total
+
+
+def _least_of(parent: str, name: str, status: os.stat_result) -> int:
+    """Return what stores have reserved, and evicting gives back."""
+    if stat.S_ISDIR(status.st_mode):
+        return DIRECTORY_BYTES if is_leaf(name) else 0
+    return counted_bytes(status.st_size) if stat.S_ISREG(status.st_mode) and is_leaf(parent) else 0
 
 
 def unused_chunks(root: str, own: str, count: int, stopped: Callable[[], bool]) -> list[UnusedChunk]:
@@ -93,7 +103,7 @@ def unused_chunks(root: str, own: str, count: int, stopped: Callable[[], bool]) 
 
 
 def remove_unused(chunk: UnusedChunk) -> int:
-    """Remove it, and its directory if that is empty then, unless it has changed; return what both took.
+    """Remove it, and its directory if that is empty then, unless it has changed; return what both counted as.
 
     Raises:
         OSError: It cannot be removed.
@@ -111,18 +121,17 @@ def remove_unused(chunk: UnusedChunk) -> int:
         return 0
     finally:
         os.close(directory)
-    return chunk.disk_bytes + prune(chunk.namespace, chunk.first, chunk.second)
+    return chunk.counted_bytes + prune(chunk.namespace, chunk.first, chunk.second)
 
 
 def prune(base_path: str, first: str, second: str) -> int:
-    """Remove the directory of a chunk if it is empty, and return its bytes on disk. Blocks; never fails.
+    """Remove the directory of a chunk if it is empty, and return what it counted as. Blocks; never fails.
 
-    The first level stays. 0 where it is not empty.
+    The first level stays. 0 where it is not empty, or another has removed it.
     """
     with contextlib.suppress(OSError), _opened(f"{base_path}/{first}", None) as parent:
-        status = os.stat(second, dir_fd=parent, follow_symlinks=False)
         os.rmdir(second, dir_fd=parent)
-        return status.st_blocks * BLOCK_BYTES
+        return DIRECTORY_BYTES
     return 0
 
 
@@ -156,8 +165,8 @@ def _collect(
                     continue
                 status = os.stat(name, dir_fd=inner, follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    disk_bytes = status.st_blocks * BLOCK_BYTES
-                    yield UnusedChunk(status.st_mtime_ns, disk_bytes, namespace, first, second, name)
+                    size_bytes = counted_bytes(status.st_size)
+                    yield UnusedChunk(status.st_mtime_ns, size_bytes, namespace, first, second, name)
 
 
 def _is_unused(directory: int) -> bool:

@@ -24,6 +24,7 @@ from kvfs.jobs import HIT, MISS, EngineLike
 # docs/capacity.md: <path>_kvfs<16 digits of the writer's number><pid><count>.tmp
 _TEMPORARY: Final = re.compile(r"_kvfs[0-9a-f]{16}([0-9a-f]{8})[0-9a-f]{8}\.tmp$")
 _FIRST_LEVEL: Final = re.compile(r"[0-9a-f]{3}$")
+_LEAF: Final = re.compile(r"[0-9a-f]{0,2}_g[0-9]+$")
 _OWN_FILES: Final = frozenset({"config.json", "kvfs.json", "kvfs.lock", "kvfs.space"})
 _SPACE_MAGIC: Final = b"KVFSSPC1"
 _SPACE_SLOTS: Final = 1024
@@ -39,8 +40,8 @@ class Physical:
         slack_bytes: The part that docs/capacity.md lets come on top: directories of the first level. And
             snapshots, which whoever closes writes past the promise; the next count has them.
         temporary_bytes: The part in temporaries.
-        promised_bytes: What the promise has on top: for each chunk at least whole blocks of 4 KiB, and
-            4 KiB for its directory, also where several share one.
+        promised_bytes: What the promise has on top: a chunk counts as whole blocks of 4 KiB at least, and a
+            directory of chunks as one.
         own_bytes: The engines' own small files, which may have come after the count.
     """
 
@@ -72,8 +73,6 @@ def physical(root: Path, more_bytes: int = 0) -> Physical:
     """Add up the blocks of a tree in which nothing moves, with its root, and `more_bytes` without a name."""
     total = root.stat().st_blocks * 512 + more_bytes
     slack = temporaries = promised = own = 0
-    directories: dict[str, int] = {}
-    chunks: dict[str, int] = {}
     linked: set[int] = set()
     for entry in _entries(root):
         status = entry.stat(follow_symlinks=False)
@@ -93,12 +92,9 @@ def physical(root: Path, more_bytes: int = 0) -> Physical:
         elif entry.name in _OWN_FILES:
             own += size
         elif entry.name.endswith(".bin"):
-            parent = os.path.dirname(entry.path)  # noqa: PTH120 - thousands of times a second
-            chunks[parent] = chunks.get(parent, 0) + _BLOCK_BYTES
             promised += max(0, -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES - size)
-        elif is_directory:
-            directories[entry.path] = size
-    promised += sum(max(0, at_least - directories[path]) for path, at_least in chunks.items())
+        elif is_directory and _LEAF.match(entry.name):
+            promised += max(0, _BLOCK_BYTES - size)
     return Physical(total, slack, temporaries, promised, own)
 
 
@@ -196,7 +192,7 @@ def check_lone_start(spec: Spec, shown: Path) -> int:
 def _check_room(engine: EngineLike, spec: Spec, shown: Path, before: Physical) -> None:
     capacity = spec.capacity_bytes or 0
     # Evicting makes room, of which it keeps so much.
-    leases = 2 * max((-(-spec.chunk_size_bytes // _BLOCK_BYTES) + 1) * _BLOCK_BYTES, capacity // 64)
+    leases = 2 * max((-(-spec.chunk_size_bytes // _BLOCK_BYTES) + 1) * _BLOCK_BYTES, capacity // 256)
 
     def settled() -> bool:
         """Tell whether all is counted, and evicting has brought it below 95 %."""
@@ -212,8 +208,8 @@ def _check_room(engine: EngineLike, spec: Spec, shown: Path, before: Physical) -
         except FileNotFoundError:
             # It is still evicting.
             return False
-        more = engine.stats()["used_bytes"] - now.total_bytes
-        return 0 <= more <= before.temporary_bytes + before.promised_bytes + leases
+        more = engine.stats()["used_bytes"] - now.total_bytes - now.promised_bytes
+        return 0 <= more <= before.temporary_bytes + leases
 
     assert await_that(agrees), (engine.stats(), physical(shown), before)
     assert await_that(lambda: promise(shown) is not None)

@@ -54,6 +54,7 @@ def test_what_a_process_stored_that_ended_during_a_count_is_not_forgotten(join: 
     first, other = join(), join()
     start = first.begin_count()
     assert other.reserve()
+    other.made_directory()
     other.stored()
     other.close()
     # Its directory was read before that.
@@ -64,6 +65,7 @@ def test_what_a_process_stored_that_ended_during_a_count_is_not_forgotten(join: 
 def test_what_was_stored_before_a_count_is_counted_once(join: Callable[[], Space]) -> None:
     space = join()
     assert space.reserve()
+    space.made_directory()
     space.stored()
     start = space.begin_count()
     before = _used(space)

@@ -18,7 +18,8 @@ namespace {
 constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 Status make_and_open(const std::string& path, mode_t mode, Fd& fd) {
-  if (const Status made = make_directories(AT_FDCWD, path, mode); !made.ok()) return made;
+  bool made = false;
+  if (const Status status = make_directories(AT_FDCWD, path, mode, made); !status.ok()) return status;
   fd = Fd(::open(path.c_str(), kFlags));
   return fd.valid() ? Status::success() : Status::from_errno("open");
 }

@@ -86,9 +86,9 @@ Status changed(int result) {
   return Status::from_errno("chmod");
 }
 
-Status make_directory(int at, const std::string& path, mode_t mode) {
-  if (::mkdirat(at, path.c_str(), mode) != 0)
-    return errno == EEXIST ? Status::success() : Status::from_errno("mkdir");
+Status make_directory(int at, const std::string& path, mode_t mode, bool& made_it) {
+  made_it = ::mkdirat(at, path.c_str(), mode) == 0;
+  if (!made_it) return errno == EEXIST ? Status::success() : Status::from_errno("mkdir");
   // The umask may have taken bits; what the parent passes on (its group) stays.
   struct stat made;
   // Removed already, because it was empty: whoever needs it makes it again.
@@ -126,13 +126,14 @@ Status leave_direct(File& file) {
   return Status::success();
 }
 
-Status make_directories(int at, const std::string& path, mode_t mode) {
-  const Status made = make_directory(at, path, mode);
-  if (made.code != ENOENT) return made;
+Status make_directories(int at, const std::string& path, mode_t mode, bool& made) {
+  const Status status = make_directory(at, path, mode, made);
+  if (status.code != ENOENT) return status;
   const std::size_t slash = path.find_last_of('/');
-  if (slash == std::string::npos || slash == 0) return made;
-  if (const Status parent = make_directories(at, path.substr(0, slash), mode); !parent.ok()) return parent;
-  return make_directory(at, path, mode);
+  if (slash == std::string::npos || slash == 0) return status;
+  bool made_above = false;
+  const Status above = make_directories(at, path.substr(0, slash), mode, made_above);
+  return above.ok() ? make_directory(at, path, mode, made) : above;
 }
 
 bool DirectPolicy::wants(std::span<const std::byte> bytes) {
@@ -197,7 +198,10 @@ Status create_exclusive(int at, const std::string& path, Naming naming, const Mo
     } else if ((error == ENOENT || (error == EPERM && !named)) && tries++ < kDirectoryTries) {
       // Optimistic: the directory is there but for the first chunk in it. One that is removed just now, after
       // an eviction, is EPERM to ext4 when it is to hold a file without a name.
-      if (const Status made = make_directories(at, parent, modes.directory); !made.ok()) return made;
+      bool made = false;
+      const Status status = make_directories(at, parent, modes.directory, made);
+      file.parents_made += made ? 1U : 0U;
+      if (!status.ok()) return status;
     } else {
       return Status::failure(error, "create");
     }
@@ -281,10 +285,8 @@ Status move(int at, const std::string& from, const std::string& to, Replace repl
   return ::renameat(at, from.c_str(), at, to.c_str()) == 0 ? Status::success() : Status::from_errno("rename");
 }
 
-std::uint64_t remove_empty_directory(int at, const std::string& path) {
-  Entry entry;
-  const bool known = inspect(at, path, entry).ok();
-  return ::unlinkat(at, path.c_str(), AT_REMOVEDIR) == 0 && known ? entry.disk_bytes : 0;
+bool remove_empty_directory(int at, const std::string& path) {
+  return ::unlinkat(at, path.c_str(), AT_REMOVEDIR) == 0;
 }
 
 Status remove(int at, const std::string& path) {

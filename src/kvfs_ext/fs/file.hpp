@@ -49,6 +49,8 @@ class DirectPolicy {
 struct File {
   Fd fd;
   bool direct = false;
+  // How often the directory that it lies in was made for it; more than once if others removed it again.
+  unsigned parents_made = 0;
 };
 
 // What lies at a path; links are not followed.
@@ -89,8 +91,8 @@ Status open_existing(int at, const std::string& path, std::span<std::byte> bytes
 Status leave_direct(File& file);
 
 // Make `path` a directory of `mode`, whatever the umask is, with its missing parents below `at`; one that is
-// there is fine.
-Status make_directories(int at, const std::string& path, mode_t mode);
+// there is fine. `made`: this call has made it, which is so for one caller alone, and also after a failure.
+Status make_directories(int at, const std::string& path, mode_t mode, bool& made);
 
 // Reserve the disk space of `size_bytes`, so that writes neither run out of it nor let the file grow, which
 // the kernel does one write after the other. A file system that cannot is left alone.
@@ -110,7 +112,7 @@ Status move(int at, const std::string& from, const std::string& to, Replace repl
 // many try.
 Status remove(int at, const std::string& path);
 Status remove(int at, const std::string& path, bool& was_there);
-// Remove a directory if nothing is in it: what it took on disk, 0 where it stays.
-std::uint64_t remove_empty_directory(int at, const std::string& path);
+// Remove a directory if nothing is in it; true for one caller alone.
+bool remove_empty_directory(int at, const std::string& path);
 
 }  // namespace kvfs::fs

@@ -144,15 +144,10 @@ std::size_t KeyIndex::present_prefix(std::string_view keys, std::size_t key_size
   return count;
 }
 
-void KeyIndex::put(std::string_view key, std::uint64_t size_bytes, Use use, bool charged) {
+void KeyIndex::put(std::string_view key, std::uint64_t size_bytes, Use use) {
   Found found = locate_to_change(key);
   Record record;
-  record.charged = charged;
-  if (found.there()) {
-    const Record before = found.shard->table.at(found.place);
-    record.pins = before.pins;
-    record.charged = charged || (before.state == State::kPresent && before.charged);
-  }
+  if (found.there()) record.pins = found.shard->table.at(found.place).pins;
   record.blocks = blocks_of(size_bytes);
   record.set_last_use(use);
   change(found, key, record);
@@ -289,7 +284,7 @@ Use KeyIndex::use_of_oldest(std::size_t count) const {
   return uses[rank];
 }
 
-void KeyIndex::take_oldest(Use newest, std::size_t count, std::vector<TakenKey>& keys) {
+void KeyIndex::take_oldest(Use newest, std::size_t count, std::vector<std::string>& keys) {
   const std::size_t first = next_shard_.load(std::memory_order_relaxed);
   std::size_t taken = 0;
   for (auto& by_size : by_size_) {
@@ -302,39 +297,12 @@ void KeyIndex::take_oldest(Use newest, std::size_t count, std::vector<TakenKey>&
       for (found.place = 0; found.place < table.size() && taken < count; ++found.place) {
         Record record = table.at(found.place);
         if (record.state != State::kPresent || record.pins > 0 || record.last_use() > newest) continue;
-        keys.push_back({std::string(table.key_at(found.place)), record.charged});
+        keys.emplace_back(table.key_at(found.place));
         record.state = State::kForgotten;
-        record.charged = false;
-        change(found, keys.back().key, record);
+        change(found, keys.back(), record);
         ++taken;
       }
       next_shard_.store(number, std::memory_order_relaxed);
-    }
-  }
-}
-
-bool KeyIndex::uncharge(std::string_view key) {
-  Found found = locate(key);
-  if (!found.there()) return false;
-  Record record = found.shard->table.at(found.place);
-  const bool was_charged = record.state == State::kPresent && record.charged;
-  record.charged = false;
-  found.shard->table.set(found.place, record);
-  return was_charged;
-}
-
-void KeyIndex::uncharge_all() {
-  for (auto& by_size : by_size_) {
-    Shards* const shards = by_size.load(std::memory_order_acquire);
-    if (shards == nullptr) continue;
-    for (Shard& shard : *shards) {
-      const std::lock_guard lock(shard.mutex);
-      for (std::size_t place = 0; place < shard.table.size(); ++place) {
-        Record record = shard.table.at(place);
-        if (!record.charged) continue;
-        record.charged = false;
-        shard.table.set(place, record);
-      }
     }
   }
 }

@@ -36,12 +36,6 @@ inline constexpr Use kUseMax = (Use{1} << 38) - 1;  // a start leaves as many fo
 
 enum class Known : std::uint8_t { kNothing, kPresent, kAbsent, kExpired, kAsked, kForgotten };
 
-// A key that was taken out of the index, to be evicted.
-struct TakenKey {
-  std::string key;
-  bool charged = false;
-};
-
 // docs/lookup.md has the states and what changes them. Thread-safe: keys are spread over shards, each behind
 // a lock that is held for one access (some 50 ns; 0.1 ms now and then at ten million keys, when a shard
 // grows). Keys have 5 to kKeySizeMax bytes; each length that occurs has shards of its own, 0.4 MB of them.
@@ -64,9 +58,8 @@ class KeyIndex {
     return next_use_.fetch_add(count, std::memory_order_relaxed);
   }
 
-  // The chunk is on disk for certain; `charged` where this engine has written it, which stays so until it is
-  // taken.
-  void put(std::string_view key, std::uint64_t size_bytes, Use use, bool charged = false);
+  // The chunk is on disk for certain.
+  void put(std::string_view key, std::uint64_t size_bytes, Use use);
   // A probe begins, for a question of `asked_at`: the key is asked, and the answer counts only while it still
   // is with this generation. False where there is nothing to ask: the key is present, asked already, or was
   // found to be absent since.
@@ -94,11 +87,7 @@ class KeyIndex {
   [[nodiscard]] Use use_of_oldest(std::size_t count) const;
   // Take at most `count` present keys without pins, not newer than `newest`: they are forgotten, and their
   // files are the caller's to remove. Goes on where the last call ended; none are left when it appends none.
-  void take_oldest(Use newest, std::size_t count, std::vector<TakenKey>& keys);
-  // The file of a key is gone, though nobody has taken it: whether it was charged, which it is no more.
-  bool uncharge(std::string_view key);
-  // The same for all keys.
-  void uncharge_all();
+  void take_oldest(Use newest, std::size_t count, std::vector<std::string>& keys);
   // The file of a key that was taken is gone. True where a store has come in between and says that the chunk
   // is there, which has to be looked at again.
   bool drop_taken(std::string_view key);

@@ -26,7 +26,6 @@ struct Record {
   std::uint16_t pins = 0;    // loads that are under way
   State state = State::kPresent;
   bool hint : 1 = false;               // a snapshot said so and nobody has seen the file yet
-  bool charged : 1 = false;            // this engine has stored it: its room is promised as such
   std::uint8_t last_use_high : 6 = 0;  // of a present key
 
   // When it was used last, as KeyIndex counts uses; 38 bits.

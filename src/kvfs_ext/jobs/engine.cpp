@@ -55,11 +55,11 @@ Status Engine::open(EngineOptions options, PrimaryBuffer buffer, std::unique_ptr
   opened->lookups_.open();
   if (opened->space_.enabled()) {
     Evictor& evictor = opened->evictor_;
-    opened->context_->on_removed = [&evictor](std::string_view key, std::uint64_t bytes) {
-      evictor.removed(key, bytes);
+    Space& space = opened->space_;
+    opened->context_->on_removed = [&evictor](const std::string& path, std::uint64_t bytes) {
+      evictor.removed(path, bytes);
     };
-  }
-  if (opened->space_.enabled()) {
+    opened->context_->on_directory_made = [&space] { space.made_directory(); };
     const Status joined = opened->space_.open(opened->options_.space_root, opened->options_.modes);
     if (!joined.ok()) return joined;
   }
@@ -80,7 +80,7 @@ Engine::Engine(EngineOptions options, PrimaryBuffer buffer, const Status& uring_
       born_after_forks_(forks()),
       uring_status_(uring_status),
       context_(std::move(context)),
-      lookups_(context_->directory, context_->ownership, {options_.negative_ttl_s, buffer_.chunk_size_bytes}),
+      lookups_(*context_, {options_.negative_ttl_s, buffer_.chunk_size_bytes}),
       space_(options_.limits, buffer_.chunk_size_bytes),
       evictor_(*context_, lookups_, space_),
       queue_(queue_limits()) {

@@ -163,7 +163,7 @@ class Engine {
   Status execute_op(Job& job, std::size_t op, std::string& path, std::size_t& moved);
   Status answer_question(const Job& job, std::size_t op);
   // Tell the index what an op's end means.
-  void note_end(const Job& job, std::size_t op, const Status& status, std::size_t moved);
+  void note_end(const Job& job, std::size_t op, const Status& status);
   void finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status, std::size_t moved,
                  const std::string& path, Done& done);
   // The row of an op's chunk id; empty if the buffer has none.

@@ -175,10 +175,10 @@ Status Engine::execute_op(Job& job, std::size_t op, std::string& path, std::size
   return layouts::store_file(*context_, layouts::temporary_for(*context_, path), chunk, row, moved);
 }
 
-void Engine::note_end(const Job& job, std::size_t op, const Status& status, std::size_t moved) {
+void Engine::note_end(const Job& job, std::size_t op, const Status& status) {
   const std::string_view key = job.keys.at(op);
   if (job.kind == JobKind::kLoad) lookups_.load_ended(key, status);
-  if (job.kind == JobKind::kStore) lookups_.store_ended(key, status, job.use_of(op), moved > 0);
+  if (job.kind == JobKind::kStore) lookups_.store_ended(key, status, job.use_of(op));
 }
 
 void Engine::finish_op(const std::shared_ptr<Job>& job, std::size_t op, const Status& status,
@@ -191,7 +191,7 @@ void Engine::finish_op(const std::shared_ptr<Job>& job, std::size_t op, const St
     if (is_new || !status.ok()) pause_.note(status);
     is_new ? space_.stored() : space_.cancelled();
   }
-  note_end(*job, op, status, moved);
+  note_end(*job, op, status);
   std::string place;
   if (!status.ok() && job->kind != JobKind::kLookup) {
     place = row_of(*job, op).empty() ? "row " + std::to_string(job->chunk_ids[op]) + " of a buffer of " +

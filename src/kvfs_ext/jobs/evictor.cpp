@@ -12,8 +12,8 @@ namespace {
 
 // How long what other processes do may go unnoticed.
 constexpr auto kPeriod = std::chrono::seconds(1);
-// Before the others learn of the room; who is killed in between leaves it promised.
-constexpr std::size_t kKeysAtOnce = 64;
+// Before the others learn of the room.
+constexpr std::size_t kKeysAtOnceMax = 64;
 constexpr std::size_t kEvictedKeptMax = 65'536;
 constexpr std::size_t kUnusedKeptMax = 65'536;
 // Walking a root with many chunks takes seconds.
@@ -41,7 +41,10 @@ void Evictor::ask_to_stop() {
 
 void Evictor::stop() {
   ask_to_stop();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  // By loads that have ended since.
+  if (!space_.must_count()) take_removed(true);
 }
 
 void Evictor::wake_up() {
@@ -77,28 +80,23 @@ void Evictor::take_removed(bool give_back) {
     removed.swap(removed_);
   }
   for (Removed& each : removed) {
-    if (give_back) this->give_back(each.chunk.charged, each.disk_bytes);
-    unpruned_.push_back(std::move(each.chunk));
+    if (give_back) space_.removed(each.bytes);
+    unpruned_.push_back(std::move(each.path));
   }
 }
 
 void Evictor::prune() {
   for (std::size_t begin = 0; !unpruned_.empty() && !stop_; ++begin) {
     if (begin >= kPrunedAtOnce && space_.excess_bytes() > 0) return;
-    const Unpruned chunk = std::move(unpruned_.back());
+    const std::string path = std::move(unpruned_.back());
     unpruned_.pop_back();
-    const std::uint64_t freed = layouts::prune(context_, chunk.path);
-    // One that stays is another chunk's, which has paid for it, too, or was counted with it.
-    space_.removed(chunk.charged ? std::uint64_t{Space::kDirectoryBytes} : freed);
+    if (layouts::prune(context_, path)) space_.removed(layouts::kDirectoryBytes);
   }
 }
 
 void Evictor::count() {
   take_removed(true);
   const CountStart start = space_.begin_count();
-  // All that is there is counted as it is, also what this process had promised; so it is given back.
-  lookups_.uncharge_all();
-  for (Unpruned& each : unpruned_) each.charged = false;
   std::uint64_t bytes = 0;
   if (!layouts::count_tree(space_.root(), stop_, bytes)) return;
   space_.set_counted(bytes, start);
@@ -108,7 +106,7 @@ void Evictor::count() {
 void Evictor::evict() {
   for (int round = 0; round < kRounds && !stop_; ++round) {
     // What pruning will give back makes no more chunks victims.
-    const std::uint64_t pending = unpruned_.size() * std::uint64_t{Space::kDirectoryBytes};
+    const std::uint64_t pending = unpruned_.size() * layouts::kDirectoryBytes;
     const std::uint64_t beyond = space_.excess_bytes();
     if (beyond <= pending) return;
     const std::uint64_t excess = beyond - pending;
@@ -159,13 +157,14 @@ std::uint64_t Evictor::evict_own(std::uint64_t bytes) {
   std::uint64_t left = (bytes + cost - 1) / cost;
   const index::Use newest = lookups_.use_of_oldest(left);
   std::uint64_t freed = 0;
-  std::vector<index::TakenKey> keys;
+  const std::size_t at_once = std::min(kKeysAtOnceMax, space_.chunks_per_lease());
+  std::vector<std::string> keys;
   while (left > 0 && !stop_) {
     keys.clear();
-    lookups_.take_oldest(newest, std::min<std::uint64_t>(left, kKeysAtOnce), keys);
+    lookups_.take_oldest(newest, std::min<std::uint64_t>(left, at_once), keys);
     if (keys.empty()) break;
     std::size_t removed = 0;
-    for (const index::TakenKey& taken : keys) removed += evict_one(taken) ? 1U : 0U;
+    for (const std::string& key : keys) removed += evict_one(key) ? 1U : 0U;
     left -= keys.size();
     freed += removed * cost;
     // The room is there as soon as the slot says so. Other processes see the same excess and evict, too.
@@ -175,20 +174,20 @@ std::uint64_t Evictor::evict_own(std::uint64_t bytes) {
   return freed;
 }
 
-bool Evictor::evict_one(const index::TakenKey& taken) {
-  const std::string& key = taken.key;
+bool Evictor::evict_one(const std::string& key) {
   Status status;
   std::string path = layouts::chunk_path(key);
-  std::uint64_t disk_bytes = 0;
-  const bool was_there = layouts::remove_chunk(context_, path, status, disk_bytes);
+  std::uint64_t bytes = 0;
+  const bool was_there = layouts::remove_chunk(context_, path, status, bytes);
   if (!status.ok()) {
     ++failures_;
     return false;
   }
   lookups_.evicted(key);
   if (was_there) {
-    give_back(taken.charged, disk_bytes);
-    unpruned_.push_back({std::move(path), taken.charged});
+    // One that has grown since was not reserved as such.
+    space_.removed(std::min(bytes, space_.chunk_cost_bytes() - layouts::kDirectoryBytes));
+    unpruned_.push_back(std::move(path));
   }
   ++chunks_;
   bytes_ += space_.chunk_cost_bytes();
@@ -198,15 +197,9 @@ bool Evictor::evict_one(const index::TakenKey& taken) {
   return was_there;
 }
 
-void Evictor::give_back(bool charged, std::uint64_t disk_bytes) {
-  // What this engine has stored was promised as a whole; what it found there was counted as it is.
-  space_.removed(charged ? space_.chunk_cost_bytes() - Space::kDirectoryBytes : disk_bytes);
-}
-
-void Evictor::removed(std::string_view key, std::uint64_t disk_bytes) {
-  const bool charged = lookups_.uncharge(key);
+void Evictor::removed(const std::string& path, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  removed_.push_back({{layouts::chunk_path(key), charged}, disk_bytes});
+  removed_.push_back({path, bytes});
 }
 
 std::vector<std::string> Evictor::take_evicted() {

@@ -45,26 +45,22 @@ class Evictor {
 
   // There may be something to do. Never blocks.
   void wake_up();
-  // A load has removed the file of a chunk. Never blocks.
-  void removed(std::string_view key, std::uint64_t disk_bytes);
+  // A file is gone, of a chunk or a temporary, that counted as so much; its directory may be empty. Never
+  // blocks.
+  void removed(const std::string& path, std::uint64_t bytes);
   // The keys evicted since the last call, or the last of them.
   [[nodiscard]] std::vector<std::string> take_evicted();
   [[nodiscard]] EvictionStats stats() const { return {chunks_, bytes_, failures_}; }
 
  private:
-  struct Unpruned {
-    std::string path;
-    bool charged = false;
-  };
-
   struct Removed {
-    Unpruned chunk;
-    std::uint64_t disk_bytes = 0;
+    std::string path;
+    std::uint64_t bytes = 0;
   };
 
   void run();
   void count();
-  // Take what loads have removed, to be given back or not.
+  // Take what others have removed, to be given back or not.
   void take_removed(bool give_back);
   void evict();
   // Remove directories that evicting has left empty, until there is something more urgent.
@@ -74,9 +70,7 @@ class Evictor {
   // Where nothing that is known is left to evict: look what others have stored. False if that was just done.
   bool learn();
   std::uint64_t evict_own(std::uint64_t bytes);
-  bool evict_one(const index::TakenKey& taken);
-  // Give back the room of a chunk whose file is gone, but not that of its directory.
-  void give_back(bool charged, std::uint64_t disk_bytes);
+  bool evict_one(const std::string& key);
 
   layouts::FilesContext& context_;
   Lookups& lookups_;
@@ -86,7 +80,7 @@ class Evictor {
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> failures_{0};
   // Paths of evicted chunks whose directories may be empty.
-  std::vector<Unpruned> unpruned_;
+  std::vector<std::string> unpruned_;
   // Chunks of unused namespaces, oldest last; and when to look for more.
   std::vector<layouts::UnusedChunk> unused_;
   std::chrono::steady_clock::time_point look_again_at_{};
@@ -95,7 +89,7 @@ class Evictor {
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   bool woken_ = false;
-  std::vector<Removed> removed_;  // by loads
+  std::vector<Removed> removed_;
   std::deque<std::string> evicted_;
   std::thread thread_;
 };

@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "fs/file.hpp"
 #include "jobs/threads.hpp"
-#include "layouts/files.hpp"
 #include "layouts/files_scan.hpp"
 
 namespace kvfs::jobs {
@@ -26,11 +26,11 @@ bool proves_absence(const Status& status) {
 
 }  // namespace
 
-Lookups::Lookups(fs::Directory& directory, fs::Ownership& ownership, const LookupOptions& options)
-    : directory_(directory), options_(options), index_(options.negative_ttl_s), ownership_(ownership) {}
+Lookups::Lookups(layouts::FilesContext& context, const LookupOptions& options)
+    : context_(context), options_(options), index_(options.negative_ttl_s) {}
 
 void Lookups::open() {
-  has_snapshot_ = snapshot_.open(directory_);
+  has_snapshot_ = snapshot_.open(context_.directory);
   index_.set_scanning(true);
 }
 
@@ -48,18 +48,12 @@ void Lookups::stop() {
 
 void Lookups::read_all() {
   if (has_snapshot_) {
-    const index::SnapshotTerms terms{options_.chunk_size_bytes, layouts::first_level_digest(directory_)};
-    if (snapshot_.read(index_, terms, stop_) && ownership_.owner()) complete_ = true;
+    const index::SnapshotTerms terms{options_.chunk_size_bytes,
+                                     layouts::first_level_digest(context_.directory)};
+    if (snapshot_.read(index_, terms, stop_) && context_.ownership.owner()) complete_ = true;
     snapshot_ = {};
   }
-  const layouts::FilesScan scan{options_.chunk_size_bytes, stop_,
-                                [this](std::string_view key, std::uint64_t written_s) {
-                                  // A clock that is far off must not make a file newer than all uses.
-                                  index_.add(key, options_.chunk_size_bytes, written_s & 0xffffffffU);
-                                  scanned_files_.fetch_add(1, std::memory_order_relaxed);
-                                },
-                                [this](const std::string& path) { reclaim(path); }};
-  const bool whole = layouts::scan_files(directory_, scan);
+  const bool whole = scan(true);
   if (whole) index_.drop_hints();
   if (!stop_) complete_ = whole;
   scanned_ = whole;
@@ -67,30 +61,48 @@ void Lookups::read_all() {
 }
 
 void Lookups::learn() {
-  if (!scanned_) return;
+  if (scanned_) (void)scan(false);
+}
+
+bool Lookups::scan(bool counts) {
   const layouts::FilesScan scan{options_.chunk_size_bytes, stop_,
-                                [this](std::string_view key, std::uint64_t written_s) {
+                                [this, counts](std::string_view key, std::uint64_t written_s) {
+                                  // A clock that is far off must not make a file newer than all uses.
                                   index_.add(key, options_.chunk_size_bytes, written_s & 0xffffffffU);
+                                  if (counts) scanned_files_.fetch_add(1, std::memory_order_relaxed);
                                 },
-                                [this](const std::string& path) { reclaim(path); }};
-  (void)layouts::scan_files(directory_, scan);
+                                [this](const std::string& path) { reclaim(path); },
+                                // Left by who was killed before it could be removed.
+                                [this](const std::string& path) {
+                                  if (context_.on_removed) context_.on_removed(path, 0);
+                                }};
+  return layouts::scan_files(context_.directory, scan);
 }
 
 void Lookups::close() {
   stop();
-  if (scanned_ && index_.present() > 0 && ownership_.confirm_now()) {
-    const index::SnapshotTerms terms{options_.chunk_size_bytes, layouts::first_level_digest(directory_)};
-    (void)index::write_snapshot(directory_, layouts::temporary_path("kvfs.index"), index_, terms, !forgot_);
+  if (scanned_ && index_.present() > 0 && context_.ownership.confirm_now()) {
+    const index::SnapshotTerms terms{options_.chunk_size_bytes,
+                                     layouts::first_level_digest(context_.directory)};
+    (void)index::write_snapshot(context_.directory, layouts::temporary_path("kvfs.index"), index_, terms,
+                                !forgot_);
   }
-  ownership_.release();
+  context_.ownership.release();
 }
 
 void Lookups::reclaim(const std::string& path) {
   const std::optional<std::uint64_t> writer = layouts::writer_of(path);
-  if (!writer || ownership_.is_alive(*writer)) return;
+  if (!writer || context_.ownership.is_alive(*writer)) return;
+  const int at = context_.directory.at();
+  fs::Entry entry;
   bool was_there = false;
-  (void)fs::remove(directory_.at(), path, was_there);
-  if (was_there) reclaimed_.fetch_add(1, std::memory_order_relaxed);
+  (void)fs::inspect(at, path, entry);
+  (void)fs::remove(at, path, was_there);
+  if (!was_there) return;
+  reclaimed_.fetch_add(1, std::memory_order_relaxed);
+  // What lies beside the first level was not reserved.
+  const bool is_chunk = path.find('/') != std::string::npos;
+  if (is_chunk && context_.on_removed) context_.on_removed(path, layouts::counted_bytes(entry.size_bytes));
 }
 
 Verdict Lookups::verdict(std::string_view key, std::optional<index::Moment> waiting_since) {
@@ -100,10 +112,10 @@ Verdict Lookups::verdict(std::string_view key, std::optional<index::Moment> wait
   if (known == index::Known::kPresent) return Verdict::kHit;
   if (known == index::Known::kAsked) return Verdict::kRetry;
   if (known == index::Known::kAbsent) {
-    if (complete && ownership_.owner()) check_later(key);
+    if (complete && context_.ownership.owner()) check_later(key);
     return Verdict::kMiss;
   }
-  if (complete && ownership_.confirm()) {
+  if (complete && context_.ownership.confirm()) {
     // The file of a failed load may still be there, which says nothing about other writers.
     if (known != index::Known::kForgotten) check_later(key);
     return Verdict::kMiss;
@@ -113,7 +125,7 @@ Verdict Lookups::verdict(std::string_view key, std::optional<index::Moment> wait
 
 Answer Lookups::ask(std::string_view key, std::optional<index::Moment> waiting_since) {
   // An owner has no questions once it knows everything; and after the end nobody answers any.
-  if ((complete_.load(std::memory_order_acquire) && ownership_.owner()) || stop_) {
+  if ((complete_.load(std::memory_order_acquire) && context_.ownership.owner()) || stop_) {
     const Verdict answer = verdict(key, waiting_since);
     // It may have found out just now that it is not the owner.
     if (answer == Verdict::kHit || answer == Verdict::kMiss) return {answer};
@@ -178,14 +190,14 @@ void Lookups::answer(std::string_view key, std::uint32_t generation, const Statu
 }
 
 void Lookups::checked(std::string_view key, const Status& status) {
-  if (status.ok() && is_foreign(key)) ownership_.give_up();
+  if (status.ok() && is_foreign(key)) context_.ownership.give_up();
 }
 
 void Lookups::evicted(std::string_view key) {
   if (!index_.drop_taken(key)) return;
   // A store has ended meanwhile: as a duplicate of the file that is gone, or after that with one of its own.
   fs::Entry entry;
-  const Status seen = fs::inspect(directory_.at(), layouts::chunk_path(key), entry);
+  const Status seen = fs::inspect(context_.directory.at(), layouts::chunk_path(key), entry);
   if (!seen.ok() || entry.kind == fs::Kind::kAbsent) index_.forget(key);
 }
 
@@ -195,8 +207,8 @@ void Lookups::load_ended(std::string_view key, const Status& status) {
   index_.unpin(key);
 }
 
-void Lookups::store_ended(std::string_view key, const Status& status, index::Use use, bool charged) {
-  if (status.ok()) index_.put(key, options_.chunk_size_bytes, use, charged);
+void Lookups::store_ended(std::string_view key, const Status& status, index::Use use) {
+  if (status.ok()) index_.put(key, options_.chunk_size_bytes, use);
   const std::lock_guard lock(storing_mutex_);
   if (const auto found = storing_.find(std::string(key)); found != storing_.end()) storing_.erase(found);
 }
@@ -223,7 +235,7 @@ LookupStats Lookups::stats() const {
   stats.index_bytes = index_.memory_bytes();
   stats.scanned_files = scanned_files_.load(std::memory_order_relaxed);
   stats.scan_complete = scanned_.load() ? 1 : 0;
-  stats.owner = ownership_.owner() ? 1 : 0;
+  stats.owner = context_.ownership.owner() ? 1 : 0;
   stats.pinned_chunks = index_.pinned();
   stats.probes = probes_.load(std::memory_order_relaxed);
   stats.reclaimed_temporaries = reclaimed_.load(std::memory_order_relaxed);

@@ -15,12 +15,11 @@
 #include <vector>
 
 #include "base/status.hpp"
-#include "fs/directory.hpp"
-#include "fs/ownership.hpp"
 #include "index/key_index.hpp"
 #include "index/snapshot.hpp"
 #include "jobs/job.hpp"
 #include "jobs/threads.hpp"
+#include "layouts/files.hpp"
 
 namespace kvfs::jobs {
 
@@ -61,8 +60,8 @@ struct Questions {
 // is its contract. No call blocks but those three.
 class Lookups {
  public:
-  // `directory` is open, `ownership` acquired; both outlive this.
-  Lookups(fs::Directory& directory, fs::Ownership& ownership, const LookupOptions& options);
+  // The namespace, which is open, and its ownership acquired; it outlives this.
+  Lookups(layouts::FilesContext& context, const LookupOptions& options);
   ~Lookups() { stop(); }
   Lookups(const Lookups&) = delete;
   Lookups& operator=(const Lookups&) = delete;
@@ -107,15 +106,13 @@ class Lookups {
   void load_submitted(std::string_view key, index::Use use) { index_.pin(key, use); }
   void store_begins(std::string_view key);
   void load_ended(std::string_view key, const Status& status);
-  void store_ended(std::string_view key, const Status& status, index::Use use, bool charged);
+  void store_ended(std::string_view key, const Status& status, index::Use use);
 
   // What KeyIndex has of these.
   [[nodiscard]] index::Use use_of_oldest(std::size_t count) const { return index_.use_of_oldest(count); }
-  void take_oldest(index::Use newest, std::size_t count, std::vector<index::TakenKey>& keys) {
+  void take_oldest(index::Use newest, std::size_t count, std::vector<std::string>& keys) {
     index_.take_oldest(newest, count, keys);
   }
-  [[nodiscard]] bool uncharge(std::string_view key) { return index_.uncharge(key); }
-  void uncharge_all() { index_.uncharge_all(); }
   // The file of a key that was taken so is gone.
   void evicted(std::string_view key);
 
@@ -125,6 +122,8 @@ class Lookups {
   using Collection = std::map<std::size_t, std::string>;  // packed keys by their length
 
   void read_all();
+  // Add all chunks that are there; true if all could be read.
+  bool scan(bool counts);
   // Remove a temporary whose writer is gone.
   void reclaim(const std::string& path);
   [[nodiscard]] Verdict verdict(std::string_view key, std::optional<index::Moment> waiting_since);
@@ -135,10 +134,9 @@ class Lookups {
   // Have the disk asked whether a MISS was right.
   void check_later(std::string_view key);
 
-  fs::Directory& directory_;
+  layouts::FilesContext& context_;
   const LookupOptions options_;
   index::KeyIndex index_;
-  fs::Ownership& ownership_;
   index::SnapshotReader snapshot_;
   bool has_snapshot_ = false;
 

@@ -5,12 +5,13 @@
 #include <cerrno>
 #include <utility>
 
+#include "layouts/files.hpp"
+
 namespace kvfs::jobs {
 
 namespace {
 
-// File systems give out blocks of this many bytes, or less.
-constexpr std::int64_t kBlockBytes = 4096;
+constexpr auto kDirectoryBytes = static_cast<std::int64_t>(layouts::kDirectoryBytes);
 constexpr std::int64_t kLeaseBytesMax = std::int64_t{64} << 20;
 constexpr std::int64_t kLeasesPerCapacity = 256;
 // Evicting begins and ends this far below the capacity, in parts of it.
@@ -31,8 +32,7 @@ bool may_pass(const Status& status) {
 }
 
 std::int64_t cost_of(std::size_t chunk_size_bytes) {
-  const auto size = static_cast<std::int64_t>(chunk_size_bytes);
-  return (size + kBlockBytes - 1) / kBlockBytes * kBlockBytes + Space::kDirectoryBytes;
+  return static_cast<std::int64_t>(layouts::counted_bytes(chunk_size_bytes)) + kDirectoryBytes;
 }
 
 std::int64_t signed_bytes(std::uint64_t bytes) {
@@ -139,7 +139,13 @@ void Space::stored() {
   if (!enabled()) return;
   const std::lock_guard lock(mutex_);
   reserved_ -= cost_;
-  stored_ += cost_;
+  stored_ += cost_ - kDirectoryBytes;
+}
+
+void Space::made_directory() {
+  if (!enabled()) return;
+  const std::lock_guard lock(mutex_);
+  stored_ += kDirectoryBytes;
 }
 
 void Space::cancelled() {
@@ -155,6 +161,12 @@ void Space::removed(std::uint64_t bytes) {
 }
 
 void Space::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t held = stored_ + reserved_;
+    if (joined_) (void)file_.update([&](fs::SpaceTable& table) { table.slots[table.mine] = held; });
+    joined_ = false;
+  }
   file_.close();
   // So that its file system can be unmounted.
   root_.close();
@@ -219,7 +231,10 @@ void Space::refresh() {
   (void)look_at_room();
   if (!joined_ && !join().ok()) return;
   const std::int64_t held = stored_ + reserved_;
-  const std::int64_t wanted = std::min(claim_, held + lease_);
+  std::int64_t wanted = std::min(claim_, held + lease_);
+  // A chunk whose directory was removed while it was written has made more than one. As long as others are
+  // being stored, what they have made is in their reservations, too.
+  if (reserved_ == 0) wanted = std::max(wanted, held);
   const Status updated = file_.update([&](fs::SpaceTable& table) {
     table.slots[table.mine] = wanted;
     may_recount_ = table.counted && table.stale && file_.alone();

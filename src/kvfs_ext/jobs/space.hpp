@@ -51,7 +51,9 @@ class Space {
   [[nodiscard]] bool reserve();
   void stored();
   void cancelled();
-  // Files or directories that were counted, or stored, are gone: what that was.
+  // The chunk needed a directory; part of what was reserved.
+  void made_directory();
+  // Files or directories are gone that counted as so much, whoever had made them.
   void removed(std::uint64_t bytes);
 
   // Whether all that lies below the root has still to be counted; or again, because more is promised than
@@ -70,12 +72,14 @@ class Space {
   [[nodiscard]] std::uint64_t excess_bytes();
   // The same while evicting, which begins later than it ends.
   [[nodiscard]] std::uint64_t remaining_excess_bytes();
-  // What a chunk costs, and what of that is for its directory.
+  // What a chunk costs that has a directory for itself.
   [[nodiscard]] std::uint64_t chunk_cost_bytes() const { return static_cast<std::uint64_t>(cost_); }
-  static constexpr std::int64_t kDirectoryBytes = 4096;
+  // How many chunks to evict before the others learn of the room: who is killed in between leaves it
+  // promised.
+  [[nodiscard]] std::size_t chunks_per_lease() const { return static_cast<std::size_t>(lease_ / cost_); }
   // Never waits.
   [[nodiscard]] SpaceStats stats() const;
-  // Leave, with everything ended that could store.
+  // Give back what was leased and leave, with everything ended that could store. Blocks.
   void close();
 
  private:

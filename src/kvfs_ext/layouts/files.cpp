@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -59,7 +60,7 @@ void remove_proven(FilesContext& context, const ChunkName& chunk, const fs::Entr
   if (!right_one && fs::move(at, aside, chunk.path, fs::Replace::kNever).ok()) return;
   if (!fs::remove(at, aside).ok() || !right_one) return;
   count(context.counters.removed_files);
-  if (context.on_removed && !chunk.key.empty()) context.on_removed(chunk.key, current.disk_bytes);
+  if (context.on_removed) context.on_removed(chunk.path, counted_bytes(current.size_bytes));
 }
 
 bool is_sealed(FilesContext& context, const std::string& path) {
@@ -71,13 +72,16 @@ bool is_sealed(FilesContext& context, const std::string& path) {
 
 bool make_parent(FilesContext& context, const std::string& path) {
   const std::string parent = path.substr(0, path.find_last_of('/'));
-  return fs::make_directories(context.directory.at(), parent, context.directory.modes().directory).ok();
+  const mode_t mode = context.directory.modes().directory;
+  bool made = false;
+  const Status status = fs::make_directories(context.directory.at(), parent, mode, made);
+  if (made && context.on_directory_made) context.on_directory_made();
+  return status.ok();
 }
 
-// Whether the chunk is at `path` already; a failure where no store can go.
-Status find_duplicate(FilesContext& context, const std::string& path, std::size_t size_bytes,
-                      bool& is_there) {
-  fs::Entry entry;
+// Whether the chunk is at `path` already; a failure where no store can go. `entry` is what lies there.
+Status find_duplicate(FilesContext& context, const std::string& path, std::size_t size_bytes, bool& is_there,
+                      fs::Entry& entry) {
   if (const Status seen = fs::inspect_beneath(context.directory.at(), path, entry); !seen.ok()) return seen;
   is_there = mismatch(entry, size_bytes) == 0 && (!context.seals.required() || is_sealed(context, path));
   if (is_there) count(context.counters.duplicate_stores);
@@ -90,10 +94,16 @@ Status publish_temporary(FilesContext& context, const std::string& temporary, co
   const int at = context.directory.at();
   const Status published = fs::move(at, temporary, path, fs::Replace::kNever);
   if (published.code != EEXIST) return published;
-  if (const Status found = find_duplicate(context, path, size_bytes, is_there); !found.ok()) return found;
+  fs::Entry wrong;
+  if (const Status found = find_duplicate(context, path, size_bytes, is_there, wrong); !found.ok())
+    return found;
   if (is_there) return fs::remove(at, temporary);
   const Status healed = fs::move(at, temporary, path, fs::Replace::kAlways);
-  if (healed.ok()) count(context.counters.healed_files);
+  if (!healed.ok()) return healed;
+  count(context.counters.healed_files);
+  // Not more than a chunk: another writer may have been quicker, and then that is what was replaced.
+  if (context.on_removed && wrong.kind == fs::Kind::kRegular)
+    context.on_removed(path, counted_bytes(std::min<std::uint64_t>(wrong.size_bytes, size_bytes)));
   return healed;
 }
 
@@ -172,19 +182,19 @@ std::string temporary_path(std::string_view path) {
   return temporary += ".tmp";
 }
 
-bool remove_chunk(FilesContext& context, const std::string& path, Status& status, std::uint64_t& disk_bytes) {
+bool remove_chunk(FilesContext& context, const std::string& path, Status& status, std::uint64_t& bytes) {
   const int at = context.directory.at();
   fs::Entry entry;
   status = fs::inspect_beneath(at, path, entry);
   if (status.ok() && entry.kind == fs::Kind::kLink) status = Status::failure(ELOOP, "unlink");
-  disk_bytes = entry.disk_bytes;
+  bytes = counted_bytes(entry.size_bytes);
   // Other processes may be evicting it, too: who has removed it gives its room back.
   bool was_there = false;
   if (status.ok()) status = fs::remove(at, path, was_there);
   return was_there;
 }
 
-std::uint64_t prune(FilesContext& context, const std::string& path) {
+bool prune(FilesContext& context, const std::string& path) {
   return fs::remove_empty_directory(context.directory.at(), path.substr(0, path.find_last_of('/')));
 }
 
@@ -207,7 +217,8 @@ Status store_file(FilesContext& context, std::string temporary, const ChunkName&
 
 Status begin_store(FilesContext& context, std::string temporary, const ChunkName& chunk,
                    std::span<const std::byte> bytes, Unpublished& unpublished, bool& is_there) {
-  const Status found = find_duplicate(context, chunk.path, bytes.size(), is_there);
+  fs::Entry entry;
+  const Status found = find_duplicate(context, chunk.path, bytes.size(), is_there, entry);
   if (!found.ok() || is_there) return found;
   unpublished.temporary = std::move(temporary);
   const bool nameless = unpublished.temporary.empty();
@@ -218,6 +229,8 @@ Status begin_store(FilesContext& context, std::string temporary, const ChunkName
   };
   Status created = create();
   if (created.code == ENOENT && context.directory.restore_if_removed()) created = create();
+  for (unsigned made = 0; context.on_directory_made && made < unpublished.file.parents_made; ++made)
+    context.on_directory_made();
   return created;
 }
 

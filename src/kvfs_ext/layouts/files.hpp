@@ -42,10 +42,21 @@ struct FilesContext {
   fs::DirectPolicy direct;
   FilesCounters counters;
   Seals seals;
-  // Told of each chunk that a load has removed, and what its file took on disk; set before the first
-  // operation.
-  std::function<void(std::string_view key, std::uint64_t disk_bytes)> on_removed;
+  // What to do about room, set before the first operation where somebody counts it: a chunk's directory was
+  // made; a file in one was removed, or replaced, that counted as so many bytes.
+  std::function<void()> on_directory_made;
+  std::function<void(const std::string& path, std::uint64_t bytes)> on_removed;
 };
+
+// What a file in a chunk's directory counts as, and such a directory, whatever they take (docs/capacity.md):
+// a number that stays the same until they are removed.
+inline constexpr std::uint64_t kBlockBytes = 4096;
+inline constexpr std::uint64_t kDirectoryBytes = kBlockBytes;
+[[nodiscard]] constexpr std::uint64_t counted_bytes(std::uint64_t size_bytes) {
+  // A file without blocks may claim any length, and no sum of them must overflow.
+  const std::uint64_t believed = size_bytes < std::uint64_t{1} << 40 ? size_bytes : 0;
+  return (believed + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+}
 
 // Where a chunk lies, and what its file is bound to. `key` is not owned; without one the file is neither
 // sealed nor verified.
@@ -103,13 +114,13 @@ Status begin_load(FilesContext& context, const ChunkName& chunk, std::span<std::
 Status end_load(FilesContext& context, const ChunkName& chunk, const fs::File& file,
                 std::span<std::byte> bytes, std::size_t moved);
 
-// Remove the chunk at `path`, and say how many bytes it took on disk; false if it was not there, which is no
+// Remove the chunk at `path`, and say how many bytes it counted as; false if it was not there, which is no
 // failure.
-bool remove_chunk(FilesContext& context, const std::string& path, Status& status, std::uint64_t& disk_bytes);
-// Remove the directory that the chunk at `path` lay in, if it is empty, and return the bytes that it took on
-// disk; 0 if it stays, or another has removed it. The first level stays, 4,096 directories at most. On an
-// ext4 without a journal this takes 1 to 2 ms, thirty times as long as removing the chunk (measured).
-std::uint64_t prune(FilesContext& context, const std::string& path);
+bool remove_chunk(FilesContext& context, const std::string& path, Status& status, std::uint64_t& bytes);
+// Remove the directory that the chunk at `path` lay in, if it is empty; false if it stays, or another has
+// removed it. The first level stays, 4,096 directories at most. On an ext4 without a journal this takes 1 to
+// 2 ms, thirty times as long as removing the chunk (measured).
+bool prune(FilesContext& context, const std::string& path);
 
 // Whether a chunk of `size_bytes` lies at `path`: success, ENOENT, or what is wrong with it.
 Status lookup_file(const FilesContext& context, const std::string& path, std::size_t size_bytes);

@@ -33,11 +33,6 @@ bool is_hex(std::string_view text) {
 // Directories that may hold chunks: two or three digits, and below them up to two digits and a group.
 bool is_first_level(std::string_view name) { return name.size() >= 2 && name.size() <= 3 && is_hex(name); }
 
-bool is_leaf(std::string_view name) {
-  const std::size_t mark = name.find("_g");
-  return mark != std::string_view::npos && mark <= 2 && (mark == 0 || is_hex(name.substr(0, mark)));
-}
-
 // The key whose file is `<first>/<leaf>/<name>`; empty if there is none.
 std::string key_of(const std::string& first, const std::string& leaf, const std::string& name) {
   if (!name.ends_with(kSuffix)) return {};
@@ -106,6 +101,7 @@ class Scanner {
     Fd directory;
     if (!open_and_read(parent.get(), leaf.c_str(), directory, names_)) return false;
     bool whole = true;
+    if (names_.empty()) scan_.on_empty(first + '/' + leaf + '/');
     for (const std::string& name : names_) {
       if (name.ends_with(kTemporarySuffix)) scan_.on_temporary(first + '/' + leaf + '/' + name);
       const std::string key = key_of(first, leaf, name);
@@ -125,6 +121,11 @@ class Scanner {
 };
 
 }  // namespace
+
+bool is_leaf(std::string_view name) {
+  const std::size_t mark = name.find("_g");
+  return mark != std::string_view::npos && mark <= 2 && (mark == 0 || is_hex(name.substr(0, mark)));
+}
 
 bool scan_files(const fs::Directory& directory, const FilesScan& scan) {
   return Scanner(scan).run(directory);

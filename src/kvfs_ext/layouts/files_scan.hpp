@@ -19,6 +19,9 @@ struct FilesScan {
   std::function<void(std::string_view key, std::uint64_t written_s)> on_chunk;
   // Called with the path of every temporary in a chunk's directory.
   std::function<void(const std::string& path)> on_temporary;
+  // Called with the path that something would have in a chunk's directory that is empty: it ends with a
+  // slash.
+  std::function<void(const std::string& path)> on_empty;
 };
 
 // Report every regular file of the chunk's size that lies where its key belongs; links are not followed and
@@ -28,6 +31,8 @@ bool scan_files(const fs::Directory& directory, const FilesScan& scan);
 
 // Whether `name` in the directory `first`/`leaf` of a namespace is where some chunk lies.
 [[nodiscard]] bool is_chunk_path(const std::string& first, const std::string& leaf, const std::string& name);
+// Whether a directory of this name, two levels below a namespace, is one for chunks.
+[[nodiscard]] bool is_leaf(std::string_view name);
 
 // Names and times of the first level's directories in a number: another one when a chunk has come into a leaf
 // that was not there before. Blocks for some milliseconds.

@@ -9,6 +9,7 @@
 #include "base/fd.hpp"
 #include "fs/listing.hpp"
 #include "fs/ownership.hpp"
+#include "layouts/files.hpp"
 #include "layouts/files_scan.hpp"
 
 namespace kvfs::layouts {
@@ -34,7 +35,7 @@ class Counter {
     for (const std::string& each : names) {
       fs::Entry entry;
       if (!fs::inspect(directory.get(), each, entry).ok() || entry.device != device_) continue;
-      bytes_ += entry.disk_bytes;
+      bytes_ += std::max(entry.disk_bytes, least_of(name, each, entry));
       if (entry.kind == fs::Kind::kDirectory) visit(directory.get(), each, depth + 1);
     }
   }
@@ -42,6 +43,12 @@ class Counter {
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
+  // What stores have reserved, and evicting gives back.
+  static std::uint64_t least_of(const std::string& parent, const std::string& name, const fs::Entry& entry) {
+    if (entry.kind == fs::Kind::kDirectory) return is_leaf(name) ? kDirectoryBytes : 0;
+    return entry.kind == fs::Kind::kRegular && is_leaf(parent) ? counted_bytes(entry.size_bytes) : 0;
+  }
+
   const std::atomic<bool>& stop_;
   const dev_t device_;
   std::uint64_t bytes_ = 0;
@@ -92,7 +99,7 @@ class Finder {
         if (!is_chunk_path(first, leaf, name) || !fs::inspect(inner.get(), name, entry).ok() ||
             entry.kind != fs::Kind::kRegular)
           continue;
-        keep({entry.modified_ns, entry.disk_bytes, path + '/' + leaf + '/' + name});
+        keep({entry.modified_ns, counted_bytes(entry.size_bytes), path + '/' + leaf + '/' + name});
       }
     }
   }
@@ -130,7 +137,8 @@ std::uint64_t remove_unused(const fs::Directory& root, const UnusedChunk& chunk,
   status = fs::remove(root.at(), chunk.path, was_there);
   if (!was_there) return 0;
   const std::string directory = chunk.path.substr(0, chunk.path.find_last_of('/'));
-  return chunk.disk_bytes + fs::remove_empty_directory(root.at(), directory);
+  const bool pruned = fs::remove_empty_directory(root.at(), directory);
+  return chunk.counted_bytes + (pruned ? kDirectoryBytes : 0);
 }
 
 std::vector<UnusedChunk> unused_chunks(const fs::Directory& root, const fs::Entry& own, std::size_t count,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from kvfs import backend, filesystems, identity
 from kvfs.config import TierConfig
-from kvfs.jobs import CompletionLike, NotesLike, RequestLike
+from kvfs.jobs import CompletionLike, TierLookupLike
 from kvfs.notices import Notices, warn_of_the_place
 from kvfs.paths import Namespace
 
@@ -124,11 +124,9 @@ class ChunkEngine:
         """Enqueue the question which of `keys` are on disk; errors as in `submit_store`."""
         self._native.submit_lookup(job_id, *_packed(keys))
 
-    def tier_lookup(
-        self, notes: NotesLike, miss: _Answer, hit: _Answer, retry: _Answer
-    ) -> Callable[[bytes, RequestLike], _Answer]:
-        """Return the function that answers a tier's lookups; see `kvfs.jobs.EngineLike.tier_lookup`."""
-        return self._native.tier_lookup(notes, miss, hit, retry)
+    def tier_lookup(self, miss: _Answer, hit: _Answer, retry: _Answer) -> TierLookupLike[_Answer]:
+        """Return what answers the lookups of a tier; see `kvfs.jobs.EngineLike.tier_lookup`."""
+        return self._native.tier_lookup(miss, hit, retry)
 
     def lookup_prefix(self, keys: Collection[bytes]) -> int:
         """Count the keys that are hits, up to the first that is none; errors as in `submit_store`."""

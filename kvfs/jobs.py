@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     # collections.abc.Buffer appeared in 3.12; type checkers know this module, nobody imports it.
     from typing_extensions import Buffer
@@ -36,6 +36,7 @@ RETRY: Final = 2
 EXPIRED: Final = 3
 
 _Answer = TypeVar("_Answer")
+_Answer_co = TypeVar("_Answer_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,35 +103,36 @@ class RequestLike(Protocol):
         """Return the request's name."""
 
 
-class NotesLike(Protocol):
-    """What is noted of requests, for `EngineLike.tier_lookup`: at any time of the one that is asking.
+class TierLookupLike(Protocol[_Answer_co]):
+    """The lookups of a tier: `EngineLike.ask` for its requests, and what is noted of those.
 
-    While `request_id` stays as it is, so do `waiting_since_s` and `denied`.
+    No call blocks, and one thread may call at a time.
     """
 
     @property
-    def request_id(self) -> str | None:
-        """Return the request that is asking, None between two."""
+    def ask(self) -> Callable[[bytes, RequestLike], _Answer_co]:
+        """Return a function `(key, req_context)` that answers for the request `req_context.req_id`.
 
-    @property
-    def waiting_since_s(self) -> float:
-        """Return since when it waits for answers (`time.monotonic()`), infinity if it does not."""
+        It answers with the objects that stand for a miss, a hit and a question, and raises what
+        `EngineLike.ask` raises. A request that was told to wait since the beginning of a step takes any
+        absence that was found since then. Once it has had to ask, its other keys of that step are asked about
+        without a look: it waits in any case.
+        """
 
-    @property
-    def denied(self) -> Collection[bytes]:
-        """Return the keys that are a miss for it, whatever the engine knows."""
+    def __bool__(self) -> bool:
+        """Tell whether anything is noted of any request."""
 
-    must_wait: bool
-    """Set to True when it is told to wait for an answer."""
+    def end_step(self) -> None:
+        """Hand the step's questions to the threads. Whoever was told to wait waits for their answers."""
 
-    memory: object
-    """Set then to what the engine wants to find here when it asks again; None before."""
+    def deny(self, keys: Iterable[bytes], request_id: str) -> None:
+        """Make keys a miss for a request as long as it lives, whatever is known of them.
 
-    def begin(self, request_id: str) -> None:
-        """Turn to the request that asks from now on."""
+        Without this it could be sent to the same bad chunk again and again (vLLM#49176).
+        """
 
-    def missed(self) -> None:
-        """Take note that the engine said of a key that it is missing."""
+    def forget(self, request_id: str) -> None:
+        """Drop what was noted of a request."""
 
 
 class EngineLike(Protocol):
@@ -173,19 +175,13 @@ class EngineLike(Protocol):
             waiting_since_s: An absence found since then (`time.monotonic()`) counts, however old it is.
         """
 
-    def tier_lookup(
-        self, notes: NotesLike, miss: _Answer, hit: _Answer, retry: _Answer
-    ) -> Callable[[bytes, RequestLike], _Answer]:
-        """Return a function `(key, req_context)` that is `ask` for the requests of a tier.
-
-        It raises what `ask` raises and does not block. One thread may call it at a time. Once a request has
-        had to ask, its other keys of that step are asked about without a look: it waits in any case.
+    def tier_lookup(self, miss: _Answer, hit: _Answer, retry: _Answer) -> TierLookupLike[_Answer]:
+        """Return what answers the lookups of a tier. It keeps the engine.
 
         Args:
-            notes: What is noted of requests; `req_context.req_id` says which one asks.
-            miss: What it returns for a miss.
-            hit: The same for a hit.
-            retry: The same where the disk is asked.
+            miss: Stands for a miss.
+            hit: Stands for a hit.
+            retry: Says that the disk is asked.
         """
 
     def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:

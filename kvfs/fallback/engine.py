@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kvfs.fallback import crc32c
@@ -36,7 +36,8 @@ from kvfs.fallback.primary import PrimaryTier
 from kvfs.fallback.queue import ByteLimits
 from kvfs.fallback.seals import Seals
 from kvfs.fallback.space import Space, SpaceLimits
-from kvfs.jobs import HIT, MISS, Completion, NotesLike, RequestLike
+from kvfs.fallback.tier_lookup import TierLookup
+from kvfs.jobs import Completion
 from kvfs.paths import make_directories
 from kvfs.permissions import DIR_MODE, FILE_MODE
 
@@ -205,48 +206,9 @@ class Engine:
             raise type_error("waiting_since_s", "a number of seconds", waiting_since_s)
         return self._core.ask(key, waiting_since_s)[0]
 
-    def tier_lookup(
-        self, notes: NotesLike, miss: _Answer, hit: _Answer, retry: _Answer
-    ) -> Callable[[bytes, RequestLike], _Answer]:
-        """Return a function `(key, req_context)` that is `ask` for the requests of a tier.
-
-        It raises what `ask` raises and does not block. One thread may call it at a time. Once a request has
-        had to ask, its other keys of that step are asked about without a look: it waits in any case.
-
-        Args:
-            notes: What is noted of requests; `req_context.req_id` says which one asks.
-            miss: What it returns for a miss.
-            hit: The same for a hit.
-            retry: The same where the disk is asked.
-        """
-        core = self._core
-        # The key that the request was the first to ask about in this step; None before that.
-        first_asked: bytes | None = None
-
-        def answer(key: bytes, req_context: RequestLike) -> _Answer:
-            nonlocal first_asked
-            if req_context.req_id != notes.request_id:
-                notes.begin(req_context.req_id)
-                first_asked = None
-            if notes.denied and key in notes.denied:
-                return miss
-            check_key(key)
-            if first_asked is not None and key != first_asked:
-                core.ask_unseen(key)
-                return retry
-            first_asked = None
-            verdict, asked = core.ask(key, notes.waiting_since_s)
-            if verdict == HIT:
-                return hit
-            if verdict == MISS:
-                notes.missed()
-                return miss
-            if asked:
-                first_asked = key
-            notes.must_wait = True
-            return retry
-
-        return answer
+    def tier_lookup(self, miss: _Answer, hit: _Answer, retry: _Answer) -> TierLookup[_Answer]:
+        """Return what answers the lookups of a tier; see `kvfs.jobs.EngineLike.tier_lookup`."""
+        return TierLookup(self._core, miss, hit, retry)
 
     def lookup_prefix(self, keys: bytes, key_size_bytes: int) -> int:
         """Count the packed keys that are hits, up to the first that is none. Never touches the disk.

@@ -25,7 +25,6 @@ from kvfs.engine import ChunkEngine
 from kvfs.jobs import SUCCESS, CompletionLike
 from kvfs.notices import warn_without_limit
 from kvfs.vllm_adapter import metrics, translate
-from kvfs.vllm_adapter.lookup import RequestNotes
 
 if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -80,7 +79,7 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         namespace = translate.namespace_of(config.root_dir, offloading_spec)
         self._engine = ChunkEngine(namespace, primary_kv_view, config)
         warn_without_limit(namespace, config)
-        self._notes = RequestNotes()
+        self._lookup = self._engine.tier_lookup(LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY)
         self._meter = metrics.Meter(tier_type)
 
     @override
@@ -93,7 +92,7 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
     @override
     def lookup(self) -> Callable[[OffloadKey, ReqContext], LookupResult]:
         """Answer from memory; only a key of which nothing is known costs a step. See docs/lookup.md."""
-        return self._engine.tier_lookup(self._notes, LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY)
+        return self._lookup.ask
 
     @override
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
@@ -102,13 +101,14 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
     @override
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Send the step's questions to the disk; the answers come while the model runs."""
-        self._notes.end()
-        self._engine.submit_probes()
+        self._lookup.end_step()
 
     @override
     def on_request_finished(self, req_context: ReqContext) -> None:
         request_id = req_context.req_id
-        self._notes.forget(request_id)
+        self._lookup.forget(request_id)
+        if not self._request_by_load:
+            return
         for job_id in [job_id for job_id, owner in self._request_by_load.items() if owner == request_id]:
             del self._request_by_load[job_id]
 
@@ -177,7 +177,7 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
         done = [key for key, code in zip(keys, completion.outcomes, strict=True) if code == SUCCESS]
         if completion.kind == "load":
             if not result.success and request_id is not None:
-                self._notes.deny(set(keys) - set(done), request_id)
+                self._lookup.deny(set(keys) - set(done), request_id)
         elif result.success and self._emits_events and done:
             # What was shed is not there.
             self._events.append(self._event(done, removed=False))

@@ -187,7 +187,7 @@ def test_nothing_is_left_of_requests_that_have_ended(shared: Tier) -> None:
     shared.path(late).unlink()
     assert ask(shared, asked) == "RETRY"
     assert not shared.load([lost], [2]).success
-    assert shared.manager._notes
+    assert shared.manager._lookup
     # The last load fails when nobody is left to be told.
     job = shared.job([late], [3], promotion=True)
     shared.manager.submit_load(job)
@@ -195,7 +195,7 @@ def test_nothing_is_left_of_requests_that_have_ended(shared: Tier) -> None:
     shared.manager.drain_jobs()
     (result,) = list(shared.manager.get_finished_jobs())
     assert not result.success
-    assert not shared.manager._notes
+    assert not shared.manager._lookup
     assert not shared.manager._request_by_load
 
 

@@ -97,4 +97,4 @@ def _happen(tier: TierLookup, event: Asks | Stores | Loses | Finishes) -> None:
             rig.path(rig.key(number)).unlink(missing_ok=True)
             rig.load([rig.key(number)], [1])
         case Finishes(name):
-            tier.notes.forget(name)
+            tier.lookups.forget(name)

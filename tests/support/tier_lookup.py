@@ -1,13 +1,10 @@
-"""The function that answers a tier's lookups, with the notes that it uses."""
+"""The lookups of a tier, on an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rig import Rig
-
-from kvfs.vllm_adapter.lookup import RequestNotes
 
 DEADLINE_S = 30.0
 
@@ -19,36 +16,15 @@ class Request:
     req_id: str = "a"
 
 
-class Notes(RequestNotes):
-    """Those of the tier, which count how often they are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def begin(self, request_id: str) -> None:
-        self.calls.append(f"begin {request_id}")
-        super().begin(request_id)
-
-    def missed(self) -> None:
-        self.calls.append("missed")
-        super().missed()
-
-
-@dataclass
 class TierLookup:
-    """The function of an engine, with the notes that it uses."""
+    """What answers a tier's lookups, with names for answers."""
 
-    rig: Rig
-    notes: Notes = field(default_factory=Notes)
-
-    def __post_init__(self) -> None:
-        self.ask: Callable[[bytes, Request], str] = self.rig.engine.tier_lookup(
-            self.notes, "miss", "hit", "retry"
-        )
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.lookups = rig.engine.tier_lookup("miss", "hit", "retry")
+        self.ask = self.lookups.ask
 
     def end_step(self) -> None:
         """End a step and let the disk answer."""
-        self.notes.end()
-        self.rig.engine.submit_probes()
+        self.lookups.end_step()
         assert self.rig.engine.drain(DEADLINE_S)

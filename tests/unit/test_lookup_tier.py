@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import itertools
-import math
 import sys
 import time
 import weakref
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from polling import await_that
-from tier_lookup import DEADLINE_S, Notes, Request, TierLookup
+from tier_lookup import DEADLINE_S, Request, TierLookup
 
 from kvfs.jobs import MISS
 
@@ -43,43 +42,53 @@ def test_tier_lookup_answers_with_the_objects_it_was_given(shared: TierLookup) -
     there, absent = shared.rig.key(1), shared.rig.key(2)
     shared.rig.place(there)
     answers = tuple(object() for _ in range(3))
-    ask: Any = shared.rig.engine.tier_lookup(shared.notes, *answers)
+    lookups = shared.rig.engine.tier_lookup(*answers)
+    ask: Any = lookups.ask
     assert all(ask(key, Request()) is answers[2] for key in (there, absent))
-    shared.end_step()
+    lookups.end_step()
+    assert shared.rig.engine.drain(DEADLINE_S)
     assert ask(there, Request()) is answers[1]
     assert ask(key=absent, req_context=Request()) is answers[0]
 
 
-def test_request_begins_once_however_its_name_is_made(shared: TierLookup) -> None:
-    for _ in range(3):
-        shared.ask(shared.rig.key(1), Request(b"name".decode()))
-    assert shared.notes.calls == ["begin name"]
-    shared.ask(shared.rig.key(1), Request("another"))
-    shared.ask(shared.rig.key(1), Request("name"))
-    assert shared.notes.calls == ["begin name", "begin another", "begin name"]
+def test_request_is_the_same_however_its_name_is_made(shared: TierLookup) -> None:
+    known, unknown = shared.rig.key(1), shared.rig.key(2)
+    shared.rig.store([known], [0])
+    assert shared.ask(unknown, Request(b"name".decode())) == "retry"
+    # It waits, and is not looked at; another one is.
+    assert [shared.ask(known, Request(name)) for name in (b"name".decode(), "another")] == ["retry", "hit"]
 
 
 def test_same_request_begins_anew_after_a_step(shared: TierLookup) -> None:
-    request = Request()
-    for _ in range(2):
-        shared.ask(shared.rig.key(1), request)
-        shared.end_step()
-    # The answer was there: a miss, which the notes were told.
-    assert shared.notes.calls == ["begin a", "begin a", "missed"]
+    known, unknown = shared.rig.key(1), shared.rig.key(2)
+    shared.rig.store([known], [0])
+    assert [shared.ask(key, Request()) for key in (unknown, known)] == ["retry", "retry"]
+    shared.end_step()
+    assert [shared.ask(key, Request()) for key in (known, unknown)] == ["hit", "miss"]
 
 
 def test_answer_counts_for_whoever_has_waited_for_it(shared: TierLookup) -> None:
     key = shared.rig.key(1)
-    began_s = time.monotonic()
     assert [shared.ask(key, Request(name)) for name in ("a", "b")] == ["retry", "retry"]
     shared.end_step()
     time.sleep(2 * TTL_S)
     assert [shared.ask(key, Request(name)) for name in ("a", "b", "c")] == ["miss", "miss", "retry"]
-    assert shared.notes.request_id == "c"
-    assert shared.notes.waiting_since_s == math.inf
-    shared.notes.end()
-    shared.ask(key, Request("c"))
-    assert began_s < shared.notes.waiting_since_s < time.monotonic()
+
+
+def test_whoever_has_his_answer_waits_no_more(shared: TierLookup) -> None:
+    key = shared.rig.key(1)
+    assert shared.ask(key, Request()) == "retry"
+    shared.end_step()
+    assert shared.ask(key, Request()) == "miss"
+    # Neither after the end of that step,
+    shared.lookups.end_step()
+    time.sleep(2 * TTL_S)
+    assert shared.ask(key, Request()) == "retry"
+    shared.end_step()
+    assert shared.ask(key, Request()) == "miss"
+    # nor when none has ended for a long time.
+    time.sleep(2 * TTL_S)
+    assert [shared.ask(key, Request()) for _ in range(2)] == ["miss", "retry"]
 
 
 def test_wait_is_noted_anew_in_each_step(shared: TierLookup) -> None:
@@ -88,23 +97,22 @@ def test_wait_is_noted_anew_in_each_step(shared: TierLookup) -> None:
     shared.end_step()
     # An answer for the first, none for the second: it waits on.
     assert [shared.ask(key, Request()) for key in (first, second)] == ["miss", "retry"]
-    assert shared.notes.must_wait
     shared.end_step()
-    assert shared.notes
+    assert shared.lookups
     assert shared.ask(second, Request()) == "miss"
     shared.end_step()
-    assert not shared.notes
+    assert not shared.lookups
 
 
 def test_denied_keys_are_a_miss_for_their_request_alone(shared: TierLookup) -> None:
     denied, other = shared.rig.key(1), shared.rig.key(2)
     shared.rig.store([denied, other], [0, 1])
     assert shared.ask(denied, Request()) == "hit"
-    shared.notes.deny([denied], "a")
+    shared.lookups.deny([denied], "a")
     assert [shared.ask(key, Request()) for key in (denied, other)] == ["miss", "hit"]
     assert shared.ask(denied, Request("b")) == "hit"
     assert shared.ask(denied, Request()) == "miss"
-    shared.notes.forget("a")
+    shared.lookups.forget("a")
     assert shared.ask(denied, Request()) == "hit"
 
 
@@ -114,7 +122,6 @@ def test_request_that_waits_has_its_other_keys_asked_about_unseen(patient: TierL
     before = patient.rig.engine.stats()["probes"]
     keys = [known, first, there, absent, known]
     assert [patient.ask(key, Request()) for key in keys] == ["hit", "retry", "retry", "retry", "retry"]
-    assert patient.notes.must_wait
     patient.end_step()
     # What was known was not looked for on disk.
     assert patient.rig.engine.stats()["probes"] - before == 2
@@ -141,7 +148,7 @@ def test_another_request_is_answered_although_one_waits(shared: TierLookup) -> N
 
 def test_denied_key_is_a_miss_in_a_request_that_waits(shared: TierLookup) -> None:
     denied, unknown = shared.rig.key(1), shared.rig.key(2)
-    shared.notes.deny([denied], "a")
+    shared.lookups.deny([denied], "a")
     assert [shared.ask(key, Request()) for key in (unknown, denied)] == ["retry", "miss"]
 
 
@@ -224,8 +231,8 @@ def test_nothing_is_kept_of_a_request_that_has_ended(patient: TierLookup) -> Non
     before = sys.getrefcount(known)
     assert [patient.ask(key, Request("a")) for key in (known, unknown)] == ["hit", "retry"]
     patient.end_step()
-    assert patient.notes
-    patient.notes.forget("a")
+    assert patient.lookups
+    patient.lookups.forget("a")
     patient.ask(unknown, Request("b"))
     assert sys.getrefcount(known) == before
 
@@ -273,7 +280,7 @@ def test_other_arguments_are_refused(shared: TierLookup, count: int, named: list
     assert ask(req_context=Request(), key=shared.rig.key(1)) == "retry"
 
 
-def test_errors_of_the_request_and_the_notes_come_through(shared: TierLookup) -> None:
+def test_errors_of_the_request_come_through(shared: TierLookup) -> None:
     key = shared.rig.key(1)
 
     class Broken:
@@ -291,23 +298,26 @@ def test_errors_of_the_request_and_the_notes_come_through(shared: TierLookup) ->
         __hash__ = str.__hash__
 
     with pytest.raises(KeyError, match="broken"):
-        shared.ask(key, Broken())  # type: ignore[arg-type]
+        shared.ask(key, Broken())
     with pytest.raises(AttributeError, match="req_id"):
         shared.ask(key, object())  # type: ignore[arg-type]
+    assert shared.ask(key, Request()) == "retry"
     with pytest.raises(OverflowError, match="incomparable"):
         shared.ask(key, Request(Incomparable("b")))
-    with pytest.raises(AttributeError, match="request_id"):
-        shared.rig.engine.tier_lookup(object(), 0, 1, 2)(key, Request())  # type: ignore[arg-type]
     # Nothing of it is left over.
     assert shared.ask(key, Request()) == "retry"
 
 
 def test_tier_lookup_keeps_its_engine_and_is_freed_with_the_last_reference(shared: TierLookup) -> None:
-    notes = Notes()
-    gone = weakref.ref(notes)
-    ask = shared.rig.engine.tier_lookup(notes, "miss", "hit", "retry")
-    del notes
-    assert ask(shared.rig.key(1), Request()) == "retry"
+    class Answer:
+        pass
+
+    retry = Answer()
+    gone = weakref.ref(retry)
+    lookups = shared.rig.engine.tier_lookup(Answer(), Answer(), retry)
+    ask = lookups.ask
+    del lookups, retry
+    assert isinstance(ask(shared.rig.key(1), Request()), Answer)
     gc.disable()
     try:
         del ask

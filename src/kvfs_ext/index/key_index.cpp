@@ -60,7 +60,7 @@ KeyIndex::Found KeyIndex::locate(std::string_view key) const {
   if (shards == nullptr) return {};
   const std::uint64_t hash = hash_of(key, seed_);
   Shard& shard = (*shards)[hash >> (64 - kShardBits)];
-  std::unique_lock lock(shard.mutex);
+  std::unique_lock lock(shard.lock);
   const std::size_t place = shard.table.find(key, hash);
   return {&shard, std::move(lock), place, hash};
 }
@@ -222,7 +222,7 @@ void KeyIndex::drop_hints() {
     Shards* const shards = by_size.load(std::memory_order_acquire);
     if (shards == nullptr) continue;
     for (Shard& shard : *shards) {
-      Found found{&shard, std::unique_lock(shard.mutex)};
+      Found found{&shard, std::unique_lock(shard.lock)};
       for (found.place = shard.table.size(); found.place-- > 0;) {
         const Record record = shard.table.at(found.place);
         if (record.hint && record.state == State::kPresent) erase(found);
@@ -270,7 +270,7 @@ Use KeyIndex::use_of_oldest(std::size_t count) const {
     const Shards* const shards = by_size.load(std::memory_order_acquire);
     if (shards == nullptr) continue;
     for (const Shard& shard : *shards) {
-      const std::lock_guard lock(shard.mutex);
+      const std::lock_guard lock(shard.lock);
       for (std::size_t place = 0; place < shard.table.size(); ++place) {
         const Record record = shard.table.at(place);
         if (record.state != State::kPresent || record.pins > 0 || next++ % stride != 0) continue;
@@ -292,7 +292,7 @@ void KeyIndex::take_oldest(Use newest, std::size_t count, std::vector<std::strin
     if (shards == nullptr) continue;
     for (std::size_t i = 0; i < shards->size() && taken < count; ++i) {
       const std::size_t number = (first + i) % shards->size();
-      Found found{&(*shards)[number], std::unique_lock((*shards)[number].mutex)};
+      Found found{&(*shards)[number], std::unique_lock((*shards)[number].lock)};
       Table& table = found.shard->table;
       for (found.place = 0; found.place < table.size() && taken < count; ++found.place) {
         Record record = table.at(found.place);
@@ -324,7 +324,7 @@ void KeyIndex::each_present(std::size_t key_size_bytes,
   const Shards* const shards = by_size_[key_size_bytes].load(std::memory_order_acquire);
   if (shards == nullptr) return;
   for (const Shard& shard : *shards) {
-    const std::lock_guard lock(shard.mutex);
+    const std::lock_guard lock(shard.lock);
     for (std::size_t place = 0; place < shard.table.size(); ++place) {
       const Record record = shard.table.at(place);
       if (record.state == State::kPresent) use(shard.table.key_at(place), record);

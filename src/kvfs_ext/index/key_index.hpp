@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "index/brief_lock.hpp"
 #include "index/table.hpp"
 
 namespace kvfs::index {
@@ -108,15 +109,17 @@ class KeyIndex {
 
  private:
   static constexpr std::size_t kShardBits = 10;
-  struct Shard {
-    mutable std::mutex mutex;
+  // One line: what is not at hand yet is waited for line by line.
+  struct alignas(kCacheLineBytes) Shard {
+    mutable BriefLock lock;
     Table table;
   };
+  static_assert(sizeof(Shard) == kCacheLineBytes);
   using Shards = std::array<Shard, std::size_t{1} << kShardBits>;
   // Locked, with the place of the key.
   struct Found {
     Shard* shard = nullptr;
-    std::unique_lock<std::mutex> lock;
+    std::unique_lock<BriefLock> lock;
     std::size_t place = Table::kNowhere;
     std::uint64_t hash = 0;
     [[nodiscard]] bool there() const { return place != Table::kNowhere; }

@@ -95,7 +95,7 @@ void Table::enter(std::size_t place, std::uint64_t hash) {
 
 std::size_t Table::insert(std::string_view key, std::uint64_t hash, std::uint64_t seed, const Keep& keep) {
   if (size_ == capacity_) make_room_for_entry(seed, keep);
-  if (size_ + erased_slots_ + 1 > groups_.size() * kGroupSlots / 8 * 7) make_room_for_slot(seed);
+  if (size_ + erased_slots_ + 1 > std::size_t{group_count_} * kGroupSlots / 8 * 7) make_room_for_slot(seed);
   const std::size_t place = size_++;
   std::memcpy(entry(place), key.data(), key_size_);
   set(place, {});
@@ -108,7 +108,7 @@ void Table::erase(std::size_t place, std::uint64_t seed) {
   // Searches end in a group with an empty slot; one that was full may have been passed over.
   const bool passed_over = empty_ones(word_of(groups_[group].tags)) == 0;
   groups_[group].tags[index] = passed_over ? kErased : kEmpty;
-  erased_slots_ += passed_over ? 1 : 0;
+  erased_slots_ += passed_over ? 1U : 0U;
   const std::size_t last = size_ - 1;
   if (place != last) {
     const auto [last_group, last_index] = slot_of(last, seed);
@@ -134,7 +134,7 @@ std::string_view Table::key_at(std::size_t place) const {
 
 void Table::make_room_for_entry(std::uint64_t seed, const Keep& keep) {
   constexpr std::size_t kFirst = 8;
-  const std::size_t step = std::max(kFirst, capacity_ / 16);
+  const std::size_t step = std::max<std::size_t>(kFirst, capacity_ / 16);
   std::size_t dropped = 0;
   for (std::size_t place = 0; place < size_; ++place) dropped += keep(at(place)) ? 0 : 1;
   // So few that the next keys would do all this again are left for later.
@@ -149,15 +149,16 @@ void Table::make_room_for_entry(std::uint64_t seed, const Keep& keep) {
   if (grown == nullptr) throw std::bad_alloc();
   (void)entries_.release();
   entries_.reset(grown);
-  capacity_ += step;
+  capacity_ += static_cast<std::uint32_t>(step);
 }
 
 void Table::make_room_for_slot(std::uint64_t seed) {
   // If erased slots are what fills it, the same size does once they are gone.
-  const bool doubles = size_ + 1 > groups_.size() * kGroupSlots / 4 * 3;
-  Group empty{};
-  empty.tags.fill(kEmpty);
-  groups_.assign(doubles ? std::max<std::size_t>(1, groups_.size() * 2) : groups_.size(), empty);
+  const bool doubles = size_ + 1 > std::size_t{group_count_} * kGroupSlots / 4 * 3;
+  const std::uint32_t count = doubles ? std::max(1U, group_count_ * 2) : group_count_;
+  if (count != group_count_) groups_ = std::make_unique<Group[]>(count);
+  group_count_ = count;
+  for (std::size_t group = 0; group < count; ++group) groups_[group].tags.fill(kEmpty);
   erased_slots_ = 0;
   for (std::size_t place = 0; place < size_; ++place) enter(place, hash_of(key_at(place), seed));
 }

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <string_view>
-#include <vector>
 
 namespace kvfs::index {
 
@@ -61,10 +60,11 @@ class Table {
   void set(std::size_t place, const Record& record);
   [[nodiscard]] std::string_view key_at(std::size_t place) const;
   [[nodiscard]] std::size_t memory_bytes() const {
-    return capacity_ * entry_bytes() + groups_.size() * sizeof(Group);
+    return capacity_ * entry_bytes() + group_count_ * sizeof(Group);
   }
 
-  void set_key_size(std::size_t key_size_bytes) { key_size_ = key_size_bytes; }
+  // Once, at most 255.
+  void set_key_size(std::size_t key_size_bytes) { key_size_ = static_cast<std::uint32_t>(key_size_bytes); }
 
  private:
   static constexpr std::size_t kGroupSlots = 8;
@@ -80,10 +80,8 @@ class Table {
 
   [[nodiscard]] std::size_t entry_bytes() const { return key_size_ + sizeof(Record); }
   [[nodiscard]] std::byte* entry(std::size_t place) const { return entries_.get() + place * entry_bytes(); }
-  [[nodiscard]] std::size_t next(std::size_t group) const { return (group + 1) & (groups_.size() - 1); }
-  [[nodiscard]] std::size_t first_group(std::uint64_t hash) const {
-    return (hash >> 8) & (groups_.size() - 1);
-  }
+  [[nodiscard]] std::size_t next(std::size_t group) const { return (group + 1) & (group_count_ - 1); }
+  [[nodiscard]] std::size_t first_group(std::uint64_t hash) const { return (hash >> 8) & (group_count_ - 1); }
   // The slot that names a place which is there.
   [[nodiscard]] Slot slot_of(std::size_t place, std::uint64_t seed) const;
   void enter(std::size_t place, std::uint64_t hash);
@@ -94,12 +92,14 @@ class Table {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
 
-  std::size_t key_size_ = 0;
+  // As small as they can be: they are the first thing that each access waits for.
+  std::uint32_t key_size_ = 0;
+  std::uint32_t size_ = 0;
+  std::uint32_t capacity_ = 0;
+  std::uint32_t group_count_ = 0;   // a power of two, or none
+  std::uint32_t erased_slots_ = 0;  // that searches still have to pass
   std::unique_ptr<std::byte[], Free> entries_;
-  std::size_t size_ = 0;
-  std::size_t capacity_ = 0;
-  std::vector<Group> groups_;     // a power of two
-  std::size_t erased_slots_ = 0;  // that searches still have to pass
+  std::unique_ptr<Group[]> groups_;
 };
 
 }  // namespace kvfs::index

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -191,22 +192,15 @@ Raises:
               .c_str())
       .def(
           "tier_lookup",
-          [](nb::handle_t<BoundEngine> self, nb::object notes, nb::object miss, nb::object hit,
-             nb::object retry) {
-            return TierLookup::function(std::make_unique<TierLookup>(
-                nb::borrow(self), std::move(notes), std::move(miss), std::move(hit), std::move(retry)));
+          [](nb::handle_t<BoundEngine> self, nb::object miss, nb::object hit, nb::object retry) {
+            return std::make_unique<TierLookup>(nb::borrow(self), std::move(miss), std::move(hit),
+                                                std::move(retry));
           },
-          nb::arg("notes"), nb::arg("miss"), nb::arg("hit"), nb::arg("retry"),
-          nb::sig("def tier_lookup(self, notes: object, miss: object, hit: object, retry: object) -> "
-                  "collections.abc.Callable[[bytes, typing.Any], typing.Any]"),
-          R"(Return a function ``(key, req_context)`` that is ask() for the requests of a tier.
-
-It answers with ``miss``, ``hit`` or ``retry``, whatever these objects are, never blocks, and raises what
-ask() raises. One thread may call it at a time. Once a request has had to ask, its other keys of that step
-are asked about without a look: it waits in any case.
+          nb::arg("miss"), nb::arg("hit"), nb::arg("retry"),
+          nb::sig("def tier_lookup(self, miss: object, hit: object, retry: object) -> TierLookup"),
+          R"(Return what answers the lookups of a tier. It keeps the engine.
 
 Args:
-    notes: What is noted of requests, see kvfs.jobs.NotesLike; ``req_context.req_id`` says which one asks.
     miss: Stands for a miss.
     hit: Stands for a hit.
     retry: Says that the disk is asked.)")

@@ -9,5 +9,6 @@ void bind_batch(nanobind::module_& module);
 void bind_copy(nanobind::module_& module);
 void bind_engine(nanobind::module_& module);
 void bind_index(nanobind::module_& module);
+void bind_tier_lookup(nanobind::module_& module);
 
 }  // namespace kvfs::python

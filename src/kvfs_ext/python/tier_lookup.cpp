@@ -1,6 +1,7 @@
 // The question of a tier's user.
 #include "python/tier_lookup.hpp"
 
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "jobs/lookups.hpp"
+#include "python/module.hpp"
 
 namespace kvfs::python {
 
@@ -27,8 +29,6 @@ bool same_key(PyObject* one, PyObject* other) {
                      static_cast<std::size_t>(PyBytes_GET_SIZE(one))) == 0;
 }
 
-constexpr const char* kCapsuleName = "kvfs_ext.TierLookup";
-
 // Both arguments, by position or by name; false with an exception set where they are others.
 bool take_arguments(PyObject* const* arguments, Py_ssize_t positional, PyObject* names, PyObject** taken) {
   constexpr const char* kNames[] = {"key", "req_context"};
@@ -45,10 +45,10 @@ bool take_arguments(PyObject* const* arguments, Py_ssize_t positional, PyObject*
   return false;
 }
 
-PyObject* call(PyObject* capsule, PyObject* const* arguments, Py_ssize_t positional, PyObject* names) {
+PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t positional, PyObject* names) {
   PyObject* taken[2] = {};
   if (!take_arguments(arguments, positional, names, taken)) return nullptr;
-  auto& lookup = *static_cast<TierLookup*>(PyCapsule_GetPointer(capsule, kCapsuleName));
+  auto& lookup = *nb::inst_ptr<TierLookup>(nb::handle(self));
   try {
     return lookup.answer(taken[0], taken[1]).release().ptr();
   } catch (nb::python_error& error) {
@@ -62,14 +62,8 @@ PyObject* call(PyObject* capsule, PyObject* const* arguments, Py_ssize_t positio
   return nullptr;
 }
 
-PyMethodDef definition = {"lookup", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)),
+PyMethodDef definition = {"ask", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)),
                           METH_FASTCALL | METH_KEYWORDS, "Answer whether a key is there, for a request."};
-
-// What wait() left, if no hit was lost since.
-nb::list hits_of(const nb::object& memory, std::uint64_t losses) {
-  if (!nb::isinstance<nb::tuple>(memory) || nb::len(memory) != 2) return nb::list();
-  return nb::cast<std::uint64_t>(memory[0]) == losses ? nb::cast<nb::list>(memory[1]) : nb::list();
-}
 
 nb::object interned(const char* name) {
   nb::object text = nb::steal(PyUnicode_InternFromString(name));
@@ -77,29 +71,41 @@ nb::object interned(const char* name) {
   return text;
 }
 
+std::string name_of(nb::handle request_id) {
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(request_id.ptr(), &size);
+  if (text == nullptr) nb::raise_python_error();
+  return {text, static_cast<std::size_t>(size)};
+}
+
+// As time.monotonic().
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// The questions of one request in one step take less than this.
+constexpr double kStepS = 0.05;
+
 }  // namespace
 
-TierLookup::TierLookup(nb::object engine, nb::object notes, nb::object miss, nb::object hit, nb::object retry)
+TierLookup::TierLookup(nb::object engine, nb::object miss, nb::object hit, nb::object retry)
     : engine_object_(std::move(engine)),
       engine_(nb::cast<BoundEngine&>(engine_object_)),
-      notes_(std::move(notes)),
       miss_(std::move(miss)),
       hit_(std::move(hit)),
       retry_(std::move(retry)),
-      req_id_(interned("req_id")),
-      request_id_(interned("request_id")),
-      memory_(interned("memory")),
-      waiting_since_s_(std::numeric_limits<double>::infinity()) {}
+      req_id_(interned("req_id")) {}
 
 nb::object TierLookup::answer(nb::handle key, nb::handle context) {
   if (!PyBytes_Check(key.ptr())) throw nb::type_error("key must be bytes");
-  const nb::object request_id = nb::getattr(context, req_id_);
-  const nb::object asking = nb::getattr(notes_, request_id_);
+  nb::object request_id = nb::getattr(context, req_id_);
   // The same object all along, as a rule.
-  if (checked(PyObject_RichCompareBool(request_id.ptr(), asking.ptr(), Py_NE))) begin(request_id);
-  if (denied_.is_valid()) {
-    const nb::object denied = denied_;  // lives on if the search comes back here
-    if (checked(PySequence_Contains(denied.ptr(), key.ptr()))) return miss_;
+  if (!asking_.is_valid() || checked(PyObject_RichCompareBool(request_id.ptr(), asking_.ptr(), Py_NE)))
+    begin(std::move(request_id));
+  if (denied_now_.is_valid()) {
+    const nb::object denied = denied_now_;  // lives on if the search comes back here
+    if (checked(PySet_Contains(denied.ptr(), key.ptr()))) return miss_;
   }
   if (remembered(key)) return hit_;
   const std::string_view text(PyBytes_AS_STRING(key.ptr()),
@@ -116,12 +122,65 @@ nb::object TierLookup::answer(nb::handle key, nb::handle context) {
     return hit_;
   }
   if (answer.verdict == jobs::Verdict::kMiss) {
-    notes_.attr("missed")();
+    missed();
     return miss_;
   }
   if (answer.asked) first_asked_ = text;
-  if (!std::exchange(must_wait_, true)) wait();
+  must_wait_ = true;
   return retry_;
+}
+
+void TierLookup::end_step() {
+  end();
+  engine_.submit_probes();
+}
+
+void TierLookup::deny(nb::handle keys, nb::handle request_id) {
+  end();
+  nb::set& denied = denied_.try_emplace(name_of(request_id)).first->second;
+  for (const nb::handle key : nb::borrow<nb::iterable>(keys)) denied.add(key);
+}
+
+void TierLookup::forget(nb::handle request_id) {
+  end();
+  const std::string name = name_of(request_id);
+  // They let go of Python objects when nothing is half done any more.
+  const auto waiting = waiting_.extract(name);
+  const auto denied = denied_.extract(name);
+}
+
+void TierLookup::begin(nb::object request_id) {
+  end();
+  name_ = name_of(request_id);
+  asking_ = std::move(request_id);
+  began_s_ = now_s();
+  const auto denied = denied_.find(name_);
+  if (denied != denied_.end()) denied_now_ = denied->second;
+  losses_ = engine_.losses();
+  const auto waiting = waiting_.find(name_);
+  if (waiting == waiting_.end()) return;
+  waiting_since_s_ = waiting->second.since_s;
+  if (waiting->second.losses == losses_) hits_ = waiting->second.hits;
+}
+
+void TierLookup::end() {
+  if (!asking_.is_valid()) return;
+  const nb::object asked = std::exchange(asking_, {});
+  const nb::object denied = std::exchange(denied_now_, {});
+  nb::list hits = std::exchange(hits_, {});
+  const bool waits = std::exchange(must_wait_, false);
+  waiting_since_s_ = kNever;
+  confirmed_ = 0;
+  first_asked_.clear();
+  if (waits) {
+    Waiting before = std::exchange(waiting_[name_], {began_s_, std::move(hits), losses_});
+  } else if (!waiting_.empty()) {
+    const auto before = waiting_.extract(name_);
+  }
+}
+
+void TierLookup::missed() {
+  if (now_s() - began_s_ > kStepS) end();
 }
 
 bool TierLookup::remembered(nb::handle key) {
@@ -135,29 +194,33 @@ bool TierLookup::remembered(nb::handle key) {
   return false;
 }
 
-void TierLookup::wait() {
-  notes_.attr("must_wait") = true;
-  notes_.attr(memory_) = nb::make_tuple(losses_, hits_);
-}
-
-nb::object TierLookup::function(std::unique_ptr<TierLookup> lookup) {
-  const nb::capsule capsule(lookup.release(), kCapsuleName,
-                            [](void* pointer) noexcept { delete static_cast<TierLookup*>(pointer); });
-  nb::object made = nb::steal(PyCFunction_New(&definition, capsule.ptr()));
+nb::object TierLookup::function(nb::handle self) {
+  nb::object made = nb::steal(PyCFunction_New(&definition, self.ptr()));
   if (!made.is_valid()) nb::raise_python_error();
   return made;
 }
 
-void TierLookup::begin(const nb::object& request_id) {
-  notes_.attr("begin")(request_id);
-  waiting_since_s_ = nb::cast<double>(notes_.attr("waiting_since_s"));
-  nb::object denied = notes_.attr("denied");
-  denied_ = checked(PyObject_IsTrue(denied.ptr())) ? std::move(denied) : nb::object();
-  must_wait_ = false;
-  first_asked_.clear();
-  losses_ = engine_.losses();
-  confirmed_ = 0;
-  hits_ = hits_of(notes_.attr(memory_), losses_);
+void bind_tier_lookup(nb::module_& module) {
+  nb::class_<TierLookup>(module, "TierLookup",
+                         R"(The lookups of a tier: Engine.ask() for its requests, and what is noted of those.
+
+Made by Engine.tier_lookup(). No call blocks, and one thread may call at a time.)")
+      .def_prop_ro(
+          "ask", [](nb::handle_t<TierLookup> self) { return TierLookup::function(self); },
+          nb::sig("def ask(self) -> collections.abc.Callable[[bytes, typing.Any], typing.Any]"),
+          R"(A function ``(key, req_context)`` that answers for the request ``req_context.req_id``.
+
+It answers with the objects that stand for a miss, a hit and a question, and raises what Engine.ask() raises.
+Once a request has had to ask, its other keys of that step are asked about without a look: it waits in any
+case.)")
+      .def("end_step", &TierLookup::end_step,
+           "Hand the step's questions to the threads. Whoever was told to wait waits for their answers.")
+      .def("deny", &TierLookup::deny, nb::arg("keys"), nb::arg("request_id"),
+           nb::sig("def deny(self, keys: collections.abc.Iterable[bytes], request_id: str) -> None"),
+           "Make keys a miss for a request as long as it lives, whatever is known of them.")
+      .def("forget", &TierLookup::forget, nb::arg("request_id"),
+           nb::sig("def forget(self, request_id: str) -> None"), "Drop what was noted of a request.")
+      .def("__bool__", &TierLookup::has_notes, "Tell whether anything is noted of any request.");
 }
 
 }  // namespace kvfs::python

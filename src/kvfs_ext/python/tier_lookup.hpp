@@ -4,48 +4,72 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
-#include <memory>
+#include <limits>
 #include <string>
+#include <unordered_map>
 
 #include "python/bound_engine.hpp"
 
 namespace kvfs::python {
 
-// Asks the engine, and knows of the request that is asking what a request's notes (kvfs.jobs.NotesLike) say;
-// they are asked when another request asks, and told what they have to know. Keeps the engine alive. Needs
-// the GIL, and one call at a time. Neither the engine nor the notes know it, so it is in no reference cycle.
+// Asks the engine, and notes of requests since when they wait for answers and which keys failed to load for
+// them; what is noted of the request that is asking lies apart, because the scheduler asks key by key. Keeps
+// the engine alive. Needs the GIL, and one call at a time. Its engine does not know it, so it is in no
+// reference cycle.
 class TierLookup {
  public:
-  TierLookup(nb::object engine, nb::object notes, nb::object miss, nb::object hit, nb::object retry);
+  TierLookup(nb::object engine, nb::object miss, nb::object hit, nb::object retry);
 
-  // The object that stands for the verdict. Throws as ask(), and what `context` and the notes raise.
+  // The object that stands for the verdict. Throws as BoundEngine::ask(), and what `context` raises.
   nb::object answer(nb::handle key, nb::handle context);
 
-  // The Python function `(key, req_context)` that is answer(). It is not nanobind's, whose way of finding and
-  // converting arguments takes longer than the answer.
-  static nb::object function(std::unique_ptr<TierLookup> lookup);
+  // What the scheduler has asked is handed to the threads, and whoever has to wait waits from now on.
+  void end_step();
+  // Keys whose load failed are a miss for a request as long as it lives.
+  void deny(nb::handle keys, nb::handle request_id);
+  // Drop what was noted of a request.
+  void forget(nb::handle request_id);
+  [[nodiscard]] bool has_notes() const { return !waiting_.empty() || !denied_.empty(); }
+
+  // The Python function `(key, req_context)` that is answer() of `self`, a TierLookup. It is not nanobind's,
+  // whose way of finding and converting arguments takes longer than the answer.
+  static nb::object function(nb::handle self);
 
  private:
-  void begin(const nb::object& request_id);
+  // Of a request that waits.
+  struct Waiting {
+    double since_s = 0;
+    nb::list hits;
+    std::uint64_t losses = 0;
+  };
+
+  // Turn to the request that asks from now on.
+  void begin(nb::object request_id);
+  // Put away what was noted of the request that has asked.
+  void end();
+  // It has its answer, and goes on asking without an end of the step.
+  void missed();
   // Whether the key is a hit as it was in the request's last step: the next of them, and none of them is
   // lost.
   bool remembered(nb::handle key);
-  void wait();
 
   const nb::object engine_object_;
   BoundEngine& engine_;
-  const nb::object notes_;
   const nb::object miss_;
   const nb::object hit_;
   const nb::object retry_;
-  // Names of attributes; made once, since that costs as much as reading one.
-  const nb::object req_id_;
-  const nb::object request_id_;
-  const nb::object memory_;
+  const nb::object req_id_;  // the attribute's name; made once, since that costs as much as reading one
 
-  // Of the request that is asking.
-  double waiting_since_s_;
-  nb::object denied_;  // none if there are no denied keys
+  std::unordered_map<std::string, Waiting> waiting_;
+  std::unordered_map<std::string, nb::set> denied_;
+
+  // Of the request that is asking; none between two.
+  nb::object asking_;
+  std::string name_;
+  double began_s_ = 0;
+  // Infinity if it does not wait.
+  double waiting_since_s_ = std::numeric_limits<double>::infinity();
+  nb::object denied_now_;  // none if there are no denied keys
   bool must_wait_ = false;
   // The key that it was the first to ask about, none before that. From then on it waits in any case, so that
   // what is known of its other keys does not matter in this step; a look at each costs more than the
@@ -53,7 +77,7 @@ class TierLookup {
   std::string first_asked_;
   // Its hits before that in their order, as a Python list, which its notes keep for its next step: vLLM asks
   // about the same keys again, and after a step no memory is as cheap as one that is read in order. The first
-  // `confirmed_` are of this step. Stays until another request asks.
+  // `confirmed_` are of this step.
   nb::list hits_;
   Py_ssize_t confirmed_ = 0;
   std::uint64_t losses_ = 0;  // of the engine before the first of them was looked up

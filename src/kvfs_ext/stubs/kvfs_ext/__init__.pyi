@@ -4,7 +4,7 @@ kvfs's native engine: batched lookup, store and load of chunks without the GIL.
 docs/engine.md in the source has the contract; kvfs.fallback keeps the same one in Python.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from typing_extensions import Buffer
@@ -84,6 +84,39 @@ def copy_pages(src: Buffer, dst: Buffer, src_offsets: list[int], dst_offsets: li
         ValueError: Lists of different lengths, a page outside its buffer, a buffer that is not C-contiguous,
             a read-only ``dst``.
     """
+
+class TierLookup:
+    """
+    The lookups of a tier: Engine.ask() for its requests, and what is noted of those.
+
+    Made by Engine.tier_lookup(). No call blocks, and one thread may call at a time.
+    """
+
+    @property
+    def ask(self) -> Callable[[bytes, Any], Any]:
+        """
+        A function ``(key, req_context)`` that answers for the request ``req_context.req_id``.
+
+        It answers with the objects that stand for a miss, a hit and a question, and raises what Engine.ask() raises.
+        Once a request has had to ask, its other keys of that step are asked about without a look: it waits in any
+        case.
+        """
+
+    def end_step(self) -> None:
+        """
+        Hand the step's questions to the threads. Whoever was told to wait waits for their answers.
+        """
+
+    def deny(self, keys: Iterable[bytes], request_id: str) -> None:
+        """
+        Make keys a miss for a request as long as it lives, whatever is known of them.
+        """
+
+    def forget(self, request_id: str) -> None:
+        """Drop what was noted of a request."""
+
+    def __bool__(self) -> bool:
+        """Tell whether anything is noted of any request."""
 
 class Completion:
     """What became of one job. Every accepted job gets exactly one."""
@@ -224,16 +257,11 @@ class Engine:
             RuntimeError: The engine belongs to the process that this one was forked from.
         """
 
-    def tier_lookup(self, notes: object, miss: object, hit: object, retry: object) -> Callable[[bytes, Any], Any]:
+    def tier_lookup(self, miss: object, hit: object, retry: object) -> TierLookup:
         """
-        Return a function ``(key, req_context)`` that is ask() for the requests of a tier.
-
-        It answers with ``miss``, ``hit`` or ``retry``, whatever these objects are, never blocks, and raises what
-        ask() raises. One thread may call it at a time. Once a request has had to ask, its other keys of that step
-        are asked about without a look: it waits in any case.
+        Return what answers the lookups of a tier. It keeps the engine.
 
         Args:
-            notes: What is noted of requests, see kvfs.jobs.NotesLike; ``req_context.req_id`` says which one asks.
             miss: Stands for a miss.
             hit: Stands for a hit.
             retry: Says that the disk is asked.

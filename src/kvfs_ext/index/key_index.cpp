@@ -59,7 +59,7 @@ KeyIndex::Found KeyIndex::locate(std::string_view key) const {
   Shards* const shards = by_size_[key.size()].load(std::memory_order_acquire);
   if (shards == nullptr) return {};
   const std::uint64_t hash = hash_of(key, seed_);
-  Shard& shard = (*shards)[hash >> (64 - kShardBits)];
+  Shard& shard = (*shards)[shard_of(hash)];
   std::unique_lock lock(shard.lock);
   const std::size_t place = shard.table.find(key, hash);
   return {&shard, std::move(lock), place, hash};
@@ -134,6 +134,11 @@ Known KeyIndex::known(const Found& found, std::optional<Moment> waiting_since) c
 
 Known KeyIndex::find(std::string_view key, std::optional<Moment> waiting_since) const {
   return known(locate(key), waiting_since);
+}
+
+void KeyIndex::prefetch(std::string_view key) const {
+  const Shards* const shards = by_size_[key.size()].load(std::memory_order_acquire);
+  if (shards != nullptr) __builtin_prefetch(&(*shards)[shard_of(hash_of(key, seed_))], 1);
 }
 
 std::size_t KeyIndex::present_prefix(std::string_view keys, std::size_t key_size_bytes) const {

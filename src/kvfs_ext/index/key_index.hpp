@@ -50,6 +50,8 @@ class KeyIndex {
   // An absence that was found at `waiting_since` or later counts, however long ago that is: whoever waits for
   // an answer shall get it.
   [[nodiscard]] Known find(std::string_view key, std::optional<Moment> waiting_since = std::nullopt) const;
+  // Have the processor fetch what find() of this key will wait for first.
+  void prefetch(std::string_view key) const;
   // How many of the packed keys are present, counted from the first until one is not.
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const;
 
@@ -116,6 +118,7 @@ class KeyIndex {
   };
   static_assert(sizeof(Shard) == kCacheLineBytes);
   using Shards = std::array<Shard, std::size_t{1} << kShardBits>;
+  static constexpr std::size_t shard_of(std::uint64_t hash) { return hash >> (64 - kShardBits); }
   // Locked, with the place of the key.
   struct Found {
     Shard* shard = nullptr;

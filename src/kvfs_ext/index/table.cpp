@@ -16,6 +16,7 @@ namespace {
 // Tags of slots that name no place; those of others are below.
 constexpr std::uint8_t kEmpty = 0x80;
 constexpr std::uint8_t kErased = 0xfe;
+constexpr std::uint32_t kFewEntries = 2;
 constexpr std::uint64_t kLowBits = 0x0101010101010101U;
 constexpr std::uint64_t kHighBits = 0x8080808080808080U;
 
@@ -60,6 +61,8 @@ std::uint64_t hash_of(std::string_view key, std::uint64_t seed) {
 
 std::size_t Table::find(std::string_view key, std::uint64_t hash) const {
   if (size_ == 0) return kNowhere;
+  // Of few entries it is likely the first one, and this need not wait for the group that says so.
+  if (size_ <= kFewEntries) __builtin_prefetch(entries_.get());
   for (std::size_t group = first_group(hash);; group = next(group)) {
     const std::uint64_t tags = word_of(groups_[group].tags);
     for (std::uint64_t marks = matching(tags, tag_of(hash)); marks != 0; marks &= marks - 1) {

@@ -99,6 +99,8 @@ class Engine {
     return lookups_.present_prefix(packed, key_size_bytes);
   }
   void touch(std::string_view packed, std::size_t key_size_bytes);
+  // What ask() will wait for first is on its way.
+  void prefetch(std::string_view key) const { lookups_.prefetch(key); }
   // While this stays as it is, so does every kHit.
   [[nodiscard]] std::uint64_t losses() const { return lookups_.losses(); }
   // The same, and the disk is asked about what is not known: never kExpired.

@@ -89,6 +89,7 @@ class Lookups {
   [[nodiscard]] std::size_t present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
     return index_.present_prefix(keys, key_size_bytes);
   }
+  void prefetch(std::string_view key) const { index_.prefetch(key); }
   [[nodiscard]] std::uint64_t losses() const { return index_.losses(); }
   [[nodiscard]] index::Use take_uses(std::size_t count) { return index_.take_uses(count); }
   void touch(std::string_view key, index::Use use) { index_.touch(key, use); }

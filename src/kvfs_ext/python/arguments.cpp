@@ -144,8 +144,12 @@ std::string_view packed_view(const nb::bytes& keys, std::int64_t key_size_bytes)
   return {keys.c_str(), keys.size()};
 }
 
+bool is_key_size(std::size_t size_bytes) {
+  return size_bytes >= layouts::kKeySizeMin && size_bytes <= layouts::kKeySizeMax;
+}
+
 void check_key_size(std::size_t size_bytes, const char* name) {
-  if (size_bytes >= layouts::kKeySizeMin && size_bytes <= layouts::kKeySizeMax) return;
+  if (is_key_size(size_bytes)) return;
   throw nb::value_error((std::string(name) + " must have between " + std::to_string(layouts::kKeySizeMin) +
                          " and " + std::to_string(layouts::kKeySizeMax) +
                          " bytes (a hash and 4 bytes of group index), got " + std::to_string(size_bytes))

@@ -61,6 +61,7 @@ std::vector<std::int64_t> integer_list(nb::handle object, const char* name);
 // size out of range or a length that is no multiple of it.
 std::string_view packed_view(const nb::bytes& keys, std::int64_t key_size_bytes);
 // ValueError unless one key may have so many bytes.
+[[nodiscard]] bool is_key_size(std::size_t size_bytes);
 void check_key_size(std::size_t size_bytes, const char* name);
 // A finite number from 0. TypeError for what is no number.
 double seconds(nb::handle object, const char* name);

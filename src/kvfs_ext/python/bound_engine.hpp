@@ -55,6 +55,10 @@ class BoundEngine {
   int lookup(nb::bytes key);
   jobs::Answer ask(std::string_view key, double waiting_since_s);
   void ask_unseen(std::string_view key);
+  // Of what may be no key. Never throws.
+  void prefetch(std::string_view key) const {
+    if (is_key_size(key.size())) engine_->prefetch(key);
+  }
   [[nodiscard]] std::uint64_t losses() const;
   std::size_t lookup_prefix(nb::bytes keys, std::int64_t key_size_bytes);
   void probe(nb::bytes key);

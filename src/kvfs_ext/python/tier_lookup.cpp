@@ -99,17 +99,15 @@ TierLookup::TierLookup(nb::object engine, nb::object miss, nb::object hit, nb::o
 
 nb::object TierLookup::answer(nb::handle key, nb::handle context) {
   if (!PyBytes_Check(key.ptr())) throw nb::type_error("key must be bytes");
-  nb::object request_id = nb::getattr(context, req_id_);
-  // The same object all along, as a rule.
-  if (!asking_.is_valid() || checked(PyObject_RichCompareBool(request_id.ptr(), asking_.ptr(), Py_NE)))
-    begin(std::move(request_id));
+  const std::string_view text(PyBytes_AS_STRING(key.ptr()),
+                              static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr())));
+  if (first_asked_.empty() && confirmed_ == PyList_GET_SIZE(hits_.ptr())) engine_.prefetch(text);
+  if (!context.is(context_)) look_at(context);
   if (denied_now_.is_valid()) {
     const nb::object denied = denied_now_;  // lives on if the search comes back here
     if (checked(PySet_Contains(denied.ptr(), key.ptr()))) return miss_;
   }
   if (remembered(key)) return hit_;
-  const std::string_view text(PyBytes_AS_STRING(key.ptr()),
-                              static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr())));
   if (!first_asked_.empty() && text != first_asked_) {
     engine_.ask_unseen(text);
     return retry_;
@@ -149,6 +147,13 @@ void TierLookup::forget(nb::handle request_id) {
   const auto denied = denied_.extract(name);
 }
 
+void TierLookup::look_at(nb::handle context) {
+  nb::object request_id = nb::getattr(context, req_id_);
+  if (!asking_.is_valid() || checked(PyObject_RichCompareBool(request_id.ptr(), asking_.ptr(), Py_NE)))
+    begin(std::move(request_id));
+  context_ = nb::borrow(context);
+}
+
 void TierLookup::begin(nb::object request_id) {
   end();
   name_ = name_of(request_id);
@@ -166,6 +171,7 @@ void TierLookup::begin(nb::object request_id) {
 void TierLookup::end() {
   if (!asking_.is_valid()) return;
   const nb::object asked = std::exchange(asking_, {});
+  const nb::object context = std::exchange(context_, {});
   const nb::object denied = std::exchange(denied_now_, {});
   nb::list hits = std::exchange(hits_, {});
   const bool waits = std::exchange(must_wait_, false);

@@ -43,6 +43,8 @@ class TierLookup {
     std::uint64_t losses = 0;
   };
 
+  // Another context than the last: of another request, or of the same.
+  void look_at(nb::handle context);
   // Turn to the request that asks from now on.
   void begin(nb::object request_id);
   // Put away what was noted of the request that has asked.
@@ -65,6 +67,7 @@ class TierLookup {
 
   // Of the request that is asking; none between two.
   nb::object asking_;
+  nb::object context_;  // vLLM makes one for each request, which has its name for good
   std::string name_;
   double began_s_ = 0;
   // Infinity if it does not wait.

@@ -122,8 +122,13 @@ class TierLookupLike(Protocol[_Answer_co]):
     def __bool__(self) -> bool:
         """Tell whether anything is noted of any request."""
 
-    def end_step(self) -> None:
-        """Hand the step's questions to the threads. Whoever was told to wait waits for their answers."""
+    @property
+    def end_step(self) -> Callable[..., None]:
+        """Return a function that hands the step's questions to the threads.
+
+        Whoever was told to wait waits for their answers. It takes vLLM's context of the step, or nothing, and
+        does not look at it.
+        """
 
     def deny(self, keys: Iterable[bytes], request_id: str) -> None:
         """Make keys a miss for a request as long as it lives, whatever is known of them.

@@ -32,6 +32,8 @@ _LEARN_SHARE: Final = 20
 _ROUNDS: Final = 4
 # Directories to remove before looking whether stores need room.
 _PRUNED_AT_ONCE: Final = 16
+# And before looking what other processes do; half a second.
+_PRUNED_PER_TURN: Final = 256
 
 
 class Evictor:
@@ -225,7 +227,7 @@ class Evictor:
 
     def _prune(self) -> None:
         """Remove directories that evicting has left empty, until there is something more urgent."""
-        for count in range(len(self._unpruned)):
+        for count in range(min(len(self._unpruned), _PRUNED_PER_TURN)):
             if self._stopped.is_set() or (count >= _PRUNED_AT_ONCE and self._space.excess_bytes()):
                 return
             self._space.removed(tree.prune(self._chunks.base_path, *self._unpruned.pop()))

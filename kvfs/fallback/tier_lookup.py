@@ -72,7 +72,7 @@ class TierLookup(Generic[_Answer]):
         self._must_wait = True
         return self._retry
 
-    def end_step(self) -> None:
+    def end_step(self, *_context: object) -> None:
         """Hand the step's questions to the threads."""
         self._end()
         self._core.submit_probes()

@@ -98,10 +98,12 @@ class KvfsSecondaryTierManager(SecondaryTierManager):
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         self._engine.touch(keys)
 
+    # Each step, and found in the same way.
+    @functools.cached_property
     @override
-    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+    def on_schedule_end(self) -> Callable[[ScheduleEndContext], None]:
         """Send the step's questions to the disk; the answers come while the model runs."""
-        self._lookup.end_step()
+        return self._lookup.end_step
 
     @override
     def on_request_finished(self, req_context: ReqContext) -> None:

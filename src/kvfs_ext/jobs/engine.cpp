@@ -170,6 +170,7 @@ void Engine::probe(std::string_view key) {
 }
 
 void Engine::submit_probes() {
+  if (!lookups_.has_questions()) return;
   bool wake_up = false;
   {
     const std::lock_guard lock(mutex_);

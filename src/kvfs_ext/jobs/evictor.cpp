@@ -24,6 +24,8 @@ constexpr int kLearnShare = 20;
 constexpr int kRounds = 4;
 // Directories to remove before looking whether stores need room.
 constexpr std::size_t kPrunedAtOnce = 16;
+// And before looking what other processes do; half a second.
+constexpr std::size_t kPrunedPerTurn = 256;
 using Clock = std::chrono::steady_clock;
 
 }  // namespace
@@ -86,8 +88,8 @@ void Evictor::take_removed(bool give_back) {
 }
 
 void Evictor::prune() {
-  for (std::size_t begin = 0; !unpruned_.empty() && !stop_; ++begin) {
-    if (begin >= kPrunedAtOnce && space_.excess_bytes() > 0) return;
+  for (std::size_t count = 0; count < kPrunedPerTurn && !unpruned_.empty() && !stop_; ++count) {
+    if (count >= kPrunedAtOnce && space_.excess_bytes() > 0) return;
     const std::string path = std::move(unpruned_.back());
     unpruned_.pop_back();
     if (layouts::prune(context_, path)) space_.removed(layouts::kDirectoryBytes);

@@ -161,6 +161,11 @@ void Lookups::check_later(std::string_view key) {
   checks_made_.fetch_add(1, std::memory_order_relaxed);
 }
 
+bool Lookups::has_questions() {
+  const std::lock_guard lock(questions_mutex_);
+  return collected_ + checks_collected_ > 0;
+}
+
 std::vector<Questions> Lookups::take_probes() {
   std::vector<Questions> taken;
   const auto take = [&taken](Asker asker, Collection& collection) {

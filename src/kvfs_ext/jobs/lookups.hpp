@@ -96,6 +96,7 @@ class Lookups {
 
   // Collect a question; true when it is time to take them.
   [[nodiscard]] bool probe(std::string_view key) { return collect_unless_known(key).due; }
+  [[nodiscard]] bool has_questions();
   [[nodiscard]] std::vector<Questions> take_probes();
   // A thread has come to a question of `asked_at`: the generation of its answer, or none if it needs none any
   // more.

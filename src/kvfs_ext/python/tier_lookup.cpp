@@ -45,12 +45,11 @@ bool take_arguments(PyObject* const* arguments, Py_ssize_t positional, PyObject*
   return false;
 }
 
-PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t positional, PyObject* names) {
-  PyObject* taken[2] = {};
-  if (!take_arguments(arguments, positional, names, taken)) return nullptr;
-  auto& lookup = *nb::inst_ptr<TierLookup>(nb::handle(self));
+// What `use` of `self` returns, or nothing with its exception set.
+template <typename Use>
+PyObject* called(PyObject* self, const Use& use) {
   try {
-    return lookup.answer(taken[0], taken[1]).release().ptr();
+    return use(*nb::inst_ptr<TierLookup>(nb::handle(self))).release().ptr();
   } catch (nb::python_error& error) {
     error.restore();
   } catch (const nb::builtin_exception& error) {
@@ -62,8 +61,35 @@ PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t positional
   return nullptr;
 }
 
-PyMethodDef definition = {"ask", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call)),
-                          METH_FASTCALL | METH_KEYWORDS, "Answer whether a key is there, for a request."};
+PyObject* call_answer(PyObject* self, PyObject* const* arguments, Py_ssize_t positional, PyObject* names) {
+  PyObject* taken[2] = {};
+  if (!take_arguments(arguments, positional, names, taken)) return nullptr;
+  return called(self, [&](TierLookup& lookup) { return lookup.answer(taken[0], taken[1]); });
+}
+
+PyObject* call_end_step(PyObject* self, PyObject* const* /*arguments*/, Py_ssize_t count) {
+  if (count > 1) return PyErr_Format(PyExc_TypeError, "end_step takes one argument at most, got %zd", count);
+  return called(self, [](TierLookup& lookup) {
+    lookup.end_step();
+    return nb::none();
+  });
+}
+
+template <typename Function>
+PyCFunction as_method(Function function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef answer_definition = {"ask", as_method(call_answer), METH_FASTCALL | METH_KEYWORDS,
+                                 "Answer whether a key is there, for a request."};
+PyMethodDef end_step_definition = {"end_step", as_method(call_end_step), METH_FASTCALL,
+                                   "Hand the step's questions to the threads."};
+
+nb::object made(PyMethodDef& definition, nb::handle self) {
+  nb::object function = nb::steal(PyCFunction_New(&definition, self.ptr()));
+  if (!function.is_valid()) nb::raise_python_error();
+  return function;
+}
 
 nb::object interned(const char* name) {
   nb::object text = nb::steal(PyUnicode_InternFromString(name));
@@ -200,11 +226,9 @@ bool TierLookup::remembered(nb::handle key) {
   return false;
 }
 
-nb::object TierLookup::function(nb::handle self) {
-  nb::object made = nb::steal(PyCFunction_New(&definition, self.ptr()));
-  if (!made.is_valid()) nb::raise_python_error();
-  return made;
-}
+nb::object TierLookup::answer_function(nb::handle self) { return made(answer_definition, self); }
+
+nb::object TierLookup::end_step_function(nb::handle self) { return made(end_step_definition, self); }
 
 void bind_tier_lookup(nb::module_& module) {
   nb::class_<TierLookup>(module, "TierLookup",
@@ -212,15 +236,20 @@ void bind_tier_lookup(nb::module_& module) {
 
 Made by Engine.tier_lookup(). No call blocks, and one thread may call at a time.)")
       .def_prop_ro(
-          "ask", [](nb::handle_t<TierLookup> self) { return TierLookup::function(self); },
+          "ask", [](nb::handle_t<TierLookup> self) { return TierLookup::answer_function(self); },
           nb::sig("def ask(self) -> collections.abc.Callable[[bytes, typing.Any], typing.Any]"),
           R"(A function ``(key, req_context)`` that answers for the request ``req_context.req_id``.
 
 It answers with the objects that stand for a miss, a hit and a question, and raises what Engine.ask() raises.
 Once a request has had to ask, its other keys of that step are asked about without a look: it waits in any
 case.)")
-      .def("end_step", &TierLookup::end_step,
-           "Hand the step's questions to the threads. Whoever was told to wait waits for their answers.")
+      .def_prop_ro(
+          "end_step", [](nb::handle_t<TierLookup> self) { return TierLookup::end_step_function(self); },
+          nb::sig("def end_step(self) -> collections.abc.Callable[..., None]"),
+          R"(A function that hands the step's questions to the threads.
+
+Whoever was told to wait waits for their answers. It takes the step's context, or none, and does not look at
+it.)")
       .def("deny", &TierLookup::deny, nb::arg("keys"), nb::arg("request_id"),
            nb::sig("def deny(self, keys: collections.abc.Iterable[bytes], request_id: str) -> None"),
            "Make keys a miss for a request as long as it lives, whatever is known of them.")

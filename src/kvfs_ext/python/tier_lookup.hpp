@@ -31,9 +31,11 @@ class TierLookup {
   void forget(nb::handle request_id);
   [[nodiscard]] bool has_notes() const { return !waiting_.empty() || !denied_.empty(); }
 
-  // The Python function `(key, req_context)` that is answer() of `self`, a TierLookup. It is not nanobind's,
-  // whose way of finding and converting arguments takes longer than the answer.
-  static nb::object function(nb::handle self);
+  // The Python functions `(key, req_context)` that is answer() of `self`, a TierLookup, and `(context=None)`
+  // that is end_step(). They are not nanobind's, whose way of finding and converting arguments takes longer
+  // than the answer.
+  static nb::object answer_function(nb::handle self);
+  static nb::object end_step_function(nb::handle self);
 
  private:
   // Of a request that waits.

@@ -102,9 +102,13 @@ class TierLookup:
         case.
         """
 
-    def end_step(self) -> None:
+    @property
+    def end_step(self) -> Callable[..., None]:
         """
-        Hand the step's questions to the threads. Whoever was told to wait waits for their answers.
+        A function that hands the step's questions to the threads.
+
+        Whoever was told to wait waits for their answers. It takes the step's context, or none, and does not look at
+        it.
         """
 
     def deny(self, keys: Iterable[bytes], request_id: str) -> None:

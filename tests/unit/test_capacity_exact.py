@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +76,23 @@ def test_each_may_evict_what_others_have_stored(start_rig: StartRig, storage: Pa
         [rig.engine.stats() for rig in sides],
         physical(storage),
     )
+
+
+def test_room_that_the_dead_have_left_promised_is_counted_again(start_rig: StartRig, storage: Path) -> None:
+    rig = _start(start_rig, storage)
+    _store(rig, _keys(0, ROWS, 200))
+    slot_of_the_dead = 24 + 8 * 700
+    with (storage / "kvfs.space").open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(slot_of_the_dead)
+        file.write(struct.pack("=q", CAPACITY))
+
+    def is_met() -> bool:
+        return (storage / "kvfs.space").read_bytes()[slot_of_the_dead:][:8] == bytes(8)
+
+    assert await_that(is_met)
+    assert await_that(lambda: _agrees(rig, storage, 1)), (rig.engine.stats(), physical(storage))
+    assert rig.engine.stats()["evicted_chunks"] == 0
 
 
 def test_directories_left_empty_by_who_was_killed_are_removed_and_given_back(

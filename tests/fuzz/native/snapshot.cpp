@@ -46,7 +46,8 @@ const std::vector<std::string>& chunks() {
       const std::string& key = keys->emplace_back(std::string(32, letter) + std::string(4, '\0'));
       const std::string path = kvfs::layouts::chunk_path(key);
       const std::string parent = path.substr(0, path.rfind('/'));
-      require(kvfs::fs::make_directories(scratch().at(), parent, 0700).ok(), "a directory can be made");
+      bool made = false;
+      require(kvfs::fs::make_directories(scratch().at(), parent, 0700, made).ok(), "a directory can be made");
       const std::vector<std::uint8_t> content(kChunkBytes, static_cast<std::uint8_t>(letter));
       (void)kvfs::testing::write_file(path.c_str(), content);
       // So that the digest of the directories is the same in every run.
@@ -127,7 +128,7 @@ void scan(KeyIndex& index) {
   const std::atomic<bool> stop{false};
   const kvfs::layouts::FilesScan job{
       kChunkBytes, stop, [&](std::string_view key, std::uint64_t) { index.add(key, kChunkBytes, 1); },
-      [](const std::string&) {}};
+      [](const std::string&) {}, [](const std::string&) {}};
   require(kvfs::layouts::scan_files(scratch(), job), "the scan reads everything");
   index.drop_hints();
 }

@@ -89,8 +89,8 @@ def calls_of(setup: Setup) -> frozenset[str]:
 
 def calls_by_chance(setup: Setup) -> frozenset[str]:
     """Return the names of the calls that it makes now and then."""
-    # Where room is counted, a scan has directories removed that it finds empty: a store may have made one just
-    # now, and not filled it yet.
+    # Where room is counted, a scan has directories removed that it finds empty: a store may have made one
+    # just now, and not filled it yet.
     return frozenset({"rmdir"} if setup.is_limited else ())
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 # Without its extension vLLM looks up in Python in silence; that would be an easy opponent.
 import vllm.fs_io_C  # noqa: F401
-from vllm.v1.kv_offload.base import LookupResult, ReqContext, ScheduleEndContext
+from vllm.v1.kv_offload.base import LookupResult, OffloadKey, ReqContext, ScheduleEndContext
 from vllm.v1.kv_offload.config import (
     OffloadingCacheConfig,
     OffloadingConfig,
@@ -39,19 +39,24 @@ _POLL_S: Final = 0.001
 _TIMEOUT_S: Final = 60.0
 _NO_REQUESTS: Final = ScheduleEndContext(new_req_ids=(), preempted_req_ids=())
 _MODEL: Final = "kvfs/micro"
+_TOKENS_PER_CHUNK: Final = 16
 
 
 def spec_of(rows: int) -> TieringOffloadingSpec:
     """Return vLLM's configuration of a model whose chunks have `CHUNK_BYTES`."""
     return TieringOffloadingSpec(
         OffloadingConfig(
-            groups=(OffloadingGroupConfig(tokens_per_block=16, layer_names=("layer.0",), group_id=0),),
+            groups=(
+                OffloadingGroupConfig(
+                    tokens_per_block=_TOKENS_PER_CHUNK, layer_names=("layer.0",), group_id=0
+                ),
+            ),
             worker_kv_bytes_per_block=CHUNK_BYTES,
             enable_kv_cache_events=False,
             extra_config={"cpu_bytes_to_use": CHUNK_BYTES * rows},
             engine_id="kvfs-micro",
             model=OffloadingModelConfig(name=_MODEL, dtype="bfloat16"),
-            cache=OffloadingCacheConfig(tokens_per_hash=16, blocks_per_chunk=1),
+            cache=OffloadingCacheConfig(tokens_per_hash=_TOKENS_PER_CHUNK, blocks_per_chunk=1),
             parallel=OffloadingParallelConfig(
                 rank=0,
                 world_size=1,
@@ -199,6 +204,9 @@ def ask(
     """
     context = ReqContext(req_id=request_id)
     manager.on_new_request(context)
+    # The scheduler does so just before it asks.
+    for number, key in enumerate(keys, start=1):
+        context.set_offload_key_position(OffloadKey(key), number * _TOKENS_PER_CHUNK)
     finished: list[Any] = []
     cpu_ns = retry_steps = 0
     started_s = time.perf_counter()

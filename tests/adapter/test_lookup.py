@@ -72,6 +72,21 @@ def test_hits_and_questions_run_no_python_code_with_the_extension(shared: Tier) 
     assert bool(ran) == (backend.describe()[0] == "fallback")
 
 
+def test_keys_that_vllm_asks_about_next_are_looked_up_with_the_first_by_the_extension(owner: Tier) -> None:
+    from kvfs import backend  # noqa: PLC0415
+
+    keys = keys_of(3)
+    owner.store(keys, [0, 1, 2])
+    context = ReqContext(req_id="request")
+    for number, key in enumerate(keys, start=1):
+        context.set_offload_key_position(key, 16 * number)
+    before = sys.getrefcount(keys[2])
+    assert owner.manager.lookup(keys[0], context).name == "HIT"
+    # It is held as a hit that is known.
+    assert (sys.getrefcount(keys[2]) > before) == (backend.describe()[0] == "extension")
+    assert [owner.manager.lookup(key, context).name for key in keys[1:]] == ["HIT", "HIT"]
+
+
 def test_tier_that_was_asked_can_be_freed(
     make_tier: MakeTier, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

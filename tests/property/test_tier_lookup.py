@@ -73,19 +73,21 @@ def test_tier_never_says_hit_where_its_engine_does_not(
         try:
             assert rig.await_stats(scan_complete=1)
             tier = TierLookup(rig)
+            prompt = [rig.key(number) for number in range(KEYS)]
             for event in events:
-                _happen(tier, event)
+                _happen(tier, prompt, event)
         finally:
             rig.engine.close()
 
 
-def _happen(tier: TierLookup, event: Asks | Stores | Loses | Finishes) -> None:
+def _happen(tier: TierLookup, prompt: list[bytes], event: Asks | Stores | Loses | Finishes) -> None:
     rig = tier.rig
     match event:
         case Asks(name, keys, ends):
+            request = Request.of(prompt, name)
             for number in keys:
-                key = rig.key(number)
-                answer = tier.ask(key, Request(name))
+                key = prompt[number]
+                answer = tier.ask(key, request)
                 assert (answer == "hit") <= (rig.engine.lookup(key) == HIT)
                 if answer == "miss":
                     break

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from rig import Rig
 
@@ -14,6 +15,13 @@ class Request:
     """As vLLM describes one."""
 
     req_id: str = "a"
+    # Where each of its keys ends, as vLLM notes it; tests that say nothing of it have a request without.
+    _offload_key_positions: dict[bytes, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, keys: Iterable[bytes], req_id: str = "a") -> Request:
+        """Return a request whose keys are known in their order, before it asks about any."""
+        return cls(req_id, {key: 16 * number for number, key in enumerate(keys, start=1)})
 
 
 class TierLookup:

@@ -13,6 +13,7 @@ from typing import Protocol
 import pytest
 from polling import await_that
 from rig import Rig as Rig  # noqa: PLC0414 - the tests' types come from here
+from tier_lookup import TierLookup
 
 from kvfs import backend
 from kvfs.jobs import MISS, RETRY, IoBackend
@@ -177,3 +178,11 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
             return directory
 
         yield mount_one
+
+
+@pytest.fixture
+def patient(start_rig: StartRig, storage: Path) -> TierLookup:
+    """One whose absences stay true for as long as a slow machine takes."""
+    rig = start_rig(storage, index_mode="shared", negative_ttl_s=3600.0)
+    assert rig.await_stats(scan_complete=1)
+    return TierLookup(rig)

@@ -113,6 +113,28 @@ def test_directories_left_empty_by_who_was_killed_are_removed_and_given_back(
     assert await_that(lambda: left <= living.engine.stats()["used_bytes"] <= left + COST)
 
 
+def test_temporaries_of_the_dead_are_removed_and_given_back_while_another_lives(
+    start_rig: StartRig, storage: Path
+) -> None:
+    living = _start(start_rig, storage)
+    for turn in range(2):
+        _store(living, _keys(ROWS * turn, ROWS, 200))
+    assert await_that(lambda: _agrees(living, storage, 1))
+    before = living.engine.stats()["used_bytes"]
+    path = living.path(_keys(0, 1, 200)[0])
+    writer, pid = 0x123456789ABCDEF0, 1
+    left = [path.with_name(f"{path.name}_kvfs{writer:016x}{pid:08x}{count:08x}.tmp") for count in range(8)]
+    for temporary in left:
+        temporary.write_bytes(bytes(CHUNK))
+    # Those that nobody has reserved room for: that they are given back shows in what was there before.
+    second = _start(start_rig, storage)
+    assert not any(temporary.exists() for temporary in left)
+    assert second.engine.stats()["reclaimed_temporaries"] == len(left)
+    wanted = before - len(left) * CHUNK
+    # The second may keep a lease of what it has given back.
+    assert await_that(lambda: wanted <= living.engine.stats()["used_bytes"] <= wanted + COST)
+
+
 def test_directories_that_are_empty_stay_where_nothing_is_limited(start_rig: StartRig, storage: Path) -> None:
     (storage / "abc" / "de_g0").mkdir(parents=True)
     rig = start_rig(storage)

@@ -36,6 +36,15 @@ def test_lookup_prefix_counts_hits_up_to_the_first_that_is_none(start_scanned: S
     assert rig.engine.lookup_prefix(packed[36:], 36) == 9
 
 
+def test_lookup_prefix_finds_the_first_that_is_none_wherever_it_is(start_scanned: StartRig) -> None:
+    rig = start_scanned()
+    keys = [rig.key(number) for number in range(50)]
+    rig.store(keys, [0] * len(keys))
+    for place, absent in enumerate(rig.key(number) for number in range(50, 100)):
+        packed = b"".join([*keys[:place], absent, *keys[place:]])
+        assert rig.engine.lookup_prefix(packed, 36) == place
+
+
 def test_keys_of_several_lengths_at_once_are_told_apart(start_scanned: StartRig, unknown: int) -> None:
     rig = start_scanned()
     # Each is the beginning of the next.

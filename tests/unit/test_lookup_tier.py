@@ -30,14 +30,6 @@ def shared(start_rig: StartRig, storage: Path) -> TierLookup:
     return TierLookup(rig)
 
 
-@pytest.fixture
-def patient(start_rig: StartRig, storage: Path) -> TierLookup:
-    """One whose absences stay true for as long as a slow machine takes."""
-    rig = start_rig(storage, index_mode="shared", negative_ttl_s=3600.0)
-    assert rig.await_stats(scan_complete=1)
-    return TierLookup(rig)
-
-
 def test_tier_lookup_answers_with_the_objects_it_was_given(shared: TierLookup) -> None:
     there, absent = shared.rig.key(1), shared.rig.key(2)
     shared.rig.place(there)

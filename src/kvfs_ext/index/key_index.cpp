@@ -57,9 +57,11 @@ bool KeyIndex::expired(const Record& record, Moment moment) const {
 
 KeyIndex::Found KeyIndex::locate(std::string_view key) const {
   Shards* const shards = by_size_[key.size()].load(std::memory_order_acquire);
-  if (shards == nullptr) return {};
-  const std::uint64_t hash = hash_of(key, seed_);
-  Shard& shard = (*shards)[shard_of(hash)];
+  return shards == nullptr ? Found{} : locate(*shards, key, hash_of(key, seed_));
+}
+
+KeyIndex::Found KeyIndex::locate(Shards& shards, std::string_view key, std::uint64_t hash) {
+  Shard& shard = shards[shard_of(hash)];
   std::unique_lock lock(shard.lock);
   const std::size_t place = shard.table.find(key, hash);
   return {&shard, std::move(lock), place, hash};
@@ -142,11 +144,34 @@ void KeyIndex::prefetch(std::string_view key) const {
 }
 
 std::size_t KeyIndex::present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
-  std::size_t count = 0;
-  for (std::size_t at = 0; at < keys.size(); at += key_size_bytes, ++count) {
-    if (find(keys.substr(at, key_size_bytes)) != Known::kPresent) break;
+  Shards* const shards = by_size_[key_size_bytes].load(std::memory_order_acquire);
+  if (shards == nullptr) return 0;
+  // A look waits for memory three times. So those of several keys wait together.
+  constexpr std::size_t kTogether = 16;
+  std::array<std::uint64_t, kTogether> hashes;
+  const std::size_t all = keys.size() / key_size_bytes;
+  const auto key_at = [&](std::size_t i) { return keys.substr(i * key_size_bytes, key_size_bytes); };
+  for (std::size_t first = 0; first < all; first += kTogether) {
+    const std::size_t count = std::min(kTogether, all - first);
+    for (std::size_t i = 0; i < count; ++i) {
+      hashes[i] = hash_of(key_at(first + i), seed_);
+      __builtin_prefetch(&(*shards)[shard_of(hashes[i])], 1);
+    }
+    const auto for_each = [&](void (Table::*fetch)(std::uint64_t) const) {
+      for (std::size_t i = 0; i < count; ++i) {
+        const Shard& shard = (*shards)[shard_of(hashes[i])];
+        const std::lock_guard lock(shard.lock);
+        (shard.table.*fetch)(hashes[i]);
+      }
+    };
+    for_each(&Table::prefetch_group);
+    for_each(&Table::prefetch_entry);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (known(locate(*shards, key_at(first + i), hashes[i]), std::nullopt) != Known::kPresent)
+        return first + i;
+    }
   }
-  return count;
+  return all;
 }
 
 void KeyIndex::put(std::string_view key, std::uint64_t size_bytes, Use use) {

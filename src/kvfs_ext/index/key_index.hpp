@@ -129,6 +129,7 @@ class KeyIndex {
   };
 
   [[nodiscard]] Found locate(std::string_view key) const;
+  [[nodiscard]] static Found locate(Shards& shards, std::string_view key, std::uint64_t hash);
   // The same, with shards made if these are the first keys of their length.
   [[nodiscard]] Found locate_to_change(std::string_view key);
   void change(Found& found, std::string_view key, const Record& record);

@@ -76,6 +76,20 @@ std::size_t Table::find(std::string_view key, std::uint64_t hash) const {
   }
 }
 
+void Table::prefetch_group(std::uint64_t hash) const {
+  if (size_ != 0) __builtin_prefetch(&groups_[first_group(hash)]);
+}
+
+void Table::prefetch_entry(std::uint64_t hash) const {
+  if (size_ == 0) return;
+  const Group& group = groups_[first_group(hash)];
+  const std::uint64_t marks = matching(word_of(group.tags), tag_of(hash));
+  if (marks == 0) return;
+  const std::byte* const first = entry(group.places[first_of(marks)]);
+  __builtin_prefetch(first);
+  __builtin_prefetch(first + entry_bytes() - 1);
+}
+
 Table::Slot Table::slot_of(std::size_t place, std::uint64_t seed) const {
   const std::uint64_t hash = hash_of(key_at(place), seed);
   for (std::size_t group = first_group(hash);; group = next(group)) {

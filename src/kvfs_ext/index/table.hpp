@@ -49,6 +49,9 @@ class Table {
   using Keep = std::function<bool(const Record&)>;
 
   [[nodiscard]] std::size_t find(std::string_view key, std::uint64_t hash) const;
+  // Have the processor fetch what find() reads first, and what it reads then, for which that has to be there.
+  void prefetch_group(std::uint64_t hash) const;
+  void prefetch_entry(std::uint64_t hash) const;
   // Add a key that is not there. Where there is no room, records that `keep` says no to make some.
   std::size_t insert(std::string_view key, std::uint64_t hash, std::uint64_t seed, const Keep& keep);
   // Takes the last place's key to this place, so that whoever visits all places goes backwards.

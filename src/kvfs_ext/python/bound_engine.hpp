@@ -60,6 +60,10 @@ class BoundEngine {
     if (is_key_size(key.size())) engine_->prefetch(key);
   }
   [[nodiscard]] std::uint64_t losses() const;
+  // Of keys that have been checked.
+  [[nodiscard]] std::size_t present_prefix(std::string_view packed, std::size_t key_size_bytes) const {
+    return engine_->present_prefix(packed, key_size_bytes);
+  }
   std::size_t lookup_prefix(nb::bytes keys, std::int64_t key_size_bytes);
   void probe(nb::bytes key);
   void submit_probes();

@@ -1,6 +1,7 @@
 // The question of a tier's user.
 #include "python/tier_lookup.hpp"
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -112,6 +113,9 @@ double now_s() {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // The questions of one request in one step take less than this.
 constexpr double kStepS = 0.05;
+// Keys that are looked up together, at first and then: the first may well be a miss, and the others in vain.
+constexpr std::size_t kAheadAtFirst = 8;
+constexpr std::size_t kAhead = 32;
 
 }  // namespace
 
@@ -121,7 +125,8 @@ TierLookup::TierLookup(nb::object engine, nb::object miss, nb::object hit, nb::o
       miss_(std::move(miss)),
       hit_(std::move(hit)),
       retry_(std::move(retry)),
-      req_id_(interned("req_id")) {}
+      req_id_(interned("req_id")),
+      keys_name_(interned("_offload_key_positions")) {}
 
 nb::object TierLookup::answer(nb::handle key, nb::handle context) {
   if (!PyBytes_Check(key.ptr())) throw nb::type_error("key must be bytes");
@@ -133,6 +138,7 @@ nb::object TierLookup::answer(nb::handle key, nb::handle context) {
     const nb::object denied = denied_now_;  // lives on if the search comes back here
     if (checked(PySet_Contains(denied.ptr(), key.ptr()))) return miss_;
   }
+  if (ahead_ > 0 && confirmed_ == PyList_GET_SIZE(hits_.ptr())) look_ahead(key);
   if (remembered(key)) return hit_;
   if (!first_asked_.empty() && text != first_asked_) {
     engine_.ask_unseen(text);
@@ -151,6 +157,7 @@ nb::object TierLookup::answer(nb::handle key, nb::handle context) {
   }
   if (answer.asked) first_asked_ = text;
   must_wait_ = true;
+  ahead_ = 0;
   return retry_;
 }
 
@@ -185,12 +192,15 @@ void TierLookup::begin(nb::object request_id) {
   name_ = name_of(request_id);
   asking_ = std::move(request_id);
   began_s_ = now_s();
+  ahead_ = kAheadAtFirst;
+  next_ = 0;
   const auto denied = denied_.find(name_);
   if (denied != denied_.end()) denied_now_ = denied->second;
   losses_ = engine_.losses();
   const auto waiting = waiting_.find(name_);
   if (waiting == waiting_.end()) return;
   waiting_since_s_ = waiting->second.since_s;
+  next_ = waiting->second.next;
   if (waiting->second.losses == losses_) hits_ = waiting->second.hits;
 }
 
@@ -200,12 +210,13 @@ void TierLookup::end() {
   const nb::object context = std::exchange(context_, {});
   const nb::object denied = std::exchange(denied_now_, {});
   nb::list hits = std::exchange(hits_, {});
+  const nb::object keys = std::exchange(keys_, {});
   const bool waits = std::exchange(must_wait_, false);
   waiting_since_s_ = kNever;
   confirmed_ = 0;
   first_asked_.clear();
   if (waits) {
-    Waiting before = std::exchange(waiting_[name_], {began_s_, std::move(hits), losses_});
+    Waiting before = std::exchange(waiting_[name_], {began_s_, std::move(hits), losses_, next_});
   } else if (!waiting_.empty()) {
     const auto before = waiting_.extract(name_);
   }
@@ -223,6 +234,51 @@ bool TierLookup::remembered(nb::handle key) {
     return true;
   }
   if (PyList_SetSlice(hits, confirmed_, PyList_GET_SIZE(hits), nullptr) != 0) nb::raise_python_error();
+  ahead_ = 0;
+  return false;
+}
+
+void TierLookup::look_ahead(nb::handle key) {
+  // It is of use once more if all that follows goes well.
+  const std::size_t wanted = std::exchange(ahead_, 0);
+  const Py_ssize_t size = PyBytes_GET_SIZE(key.ptr());
+  if (!is_key_size(static_cast<std::size_t>(size)) || engine_.losses() != losses_ || !find_in_keys(key))
+    return;
+  std::array<PyObject*, kAhead> keys{};
+  std::array<Py_ssize_t, kAhead + 1> places{next_};
+  std::size_t count = 0;
+  packed_.clear();
+  for (PyObject* value = nullptr; count < wanted; ++count) {
+    places[count + 1] = places[count];
+    PyObject*& next = keys[count];
+    if (PyDict_Next(keys_.ptr(), &places[count + 1], &next, &value) == 0) break;
+    if (!PyBytes_Check(next) || PyBytes_GET_SIZE(next) != size) break;
+    packed_.append(PyBytes_AS_STRING(next), static_cast<std::size_t>(size));
+  }
+  const std::size_t present = engine_.present_prefix(packed_, static_cast<std::size_t>(size));
+  for (std::size_t i = 0; i < present; ++i) hits_.append(nb::handle(keys[i]));
+  next_ = places[present];
+  if (present == wanted) ahead_ = kAhead;
+}
+
+bool TierLookup::find_in_keys(nb::handle key) {
+  if (!keys_.is_valid()) {
+    keys_ = nb::steal(PyObject_GetAttr(context_.ptr(), keys_name_.ptr()));
+    if (!keys_.is_valid()) {
+      if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) nb::raise_python_error();
+      PyErr_Clear();
+      return false;
+    }
+  }
+  if (!PyDict_Check(keys_.ptr())) return false;
+  PyObject* found = nullptr;
+  PyObject* value = nullptr;
+  Py_ssize_t after = next_;
+  if (PyDict_Next(keys_.ptr(), &after, &found, &value) != 0 && found == key.ptr()) return true;
+  next_ = after = 0;
+  for (; PyDict_Next(keys_.ptr(), &after, &found, &value) != 0; next_ = after) {
+    if (found == key.ptr()) return true;
+  }
   return false;
 }
 

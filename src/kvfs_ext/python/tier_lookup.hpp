@@ -43,6 +43,7 @@ class TierLookup {
     double since_s = 0;
     nb::list hits;
     std::uint64_t losses = 0;
+    Py_ssize_t next = 0;
   };
 
   // Another context than the last: of another request, or of the same.
@@ -53,16 +54,22 @@ class TierLookup {
   void end();
   // It has its answer, and goes on asking without an end of the step.
   void missed();
-  // Whether the key is a hit as it was in the request's last step: the next of them, and none of them is
-  // lost.
+  // Whether the key is the next of those that are known to be hits, and none of them is lost.
   bool remembered(nb::handle key);
+  // Look several keys up together, the one that is asked about and those that vLLM asks about next, and
+  // remember those that are hits.
+  void look_ahead(nb::handle key);
+  // Have `next_` be the key in its request's keys; false if it is none of them.
+  bool find_in_keys(nb::handle key);
 
   const nb::object engine_object_;
   BoundEngine& engine_;
   const nb::object miss_;
   const nb::object hit_;
   const nb::object retry_;
-  const nb::object req_id_;  // the attribute's name; made once, since that costs as much as reading one
+  // Attributes' names; made once, since that costs as much as reading one.
+  const nb::object req_id_;
+  const nb::object keys_name_;
 
   std::unordered_map<std::string, Waiting> waiting_;
   std::unordered_map<std::string, nb::set> denied_;
@@ -81,10 +88,16 @@ class TierLookup {
   // question. Whoever asks about this one again does not end his steps, and wants its answer.
   std::string first_asked_;
   // Its hits before that in their order, as a Python list, which its notes keep for its next step: vLLM asks
-  // about the same keys again, and after a step no memory is as cheap as one that is read in order. The first
-  // `confirmed_` are of this step.
+  // about the same keys again, and after a step no memory is as cheap as one that is read in order. It was
+  // asked about the first `confirmed_` in this step.
   nb::list hits_;
   Py_ssize_t confirmed_ = 0;
+  // All its keys in their order, a dict of vLLM's, once they were needed; and where the first of them is that
+  // is no hit, if it has been looked for.
+  nb::object keys_;
+  Py_ssize_t next_ = 0;
+  std::string packed_;
+  std::size_t ahead_ = 0;     // keys that are looked up together, if any
   std::uint64_t losses_ = 0;  // of the engine before the first of them was looked up
 };
 

@@ -33,6 +33,7 @@ BUSY_JOBS: Final = 32
 UNITS: Final[Mapping[str, tuple[str, str]]] = {
     "scheduler_cpu_ns_per_key": ("ns", LOWER),
     "verdict_wall_ms": ("ms", LOWER),
+    "verdict_own_ms": ("ms", LOWER),
     "retry_steps": ("steps", LOWER),
     "startup_ms": ("ms", LOWER),
     "scan_files_per_s": ("1/s", HIGHER),

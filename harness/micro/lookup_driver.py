@@ -176,6 +176,7 @@ class Asked:
         cpu_ns: Of this thread, in the tier's calls and the loop around them; the model's time is none of it,
             nor what taking jobs takes that have ended beside.
         wall_s: From the first question until the verdict, with the model's time.
+        own_s: The same without the model's time.
         retry_steps: Steps that ended without a verdict.
         missing: The first key that is not there, None if all are.
         finished: Jobs that the tier reported meanwhile.
@@ -183,6 +184,7 @@ class Asked:
 
     cpu_ns: int
     wall_s: float
+    own_s: float
     retry_steps: int
     missing: bytes | None
     finished: list[Any]
@@ -209,6 +211,7 @@ def ask(
         context.set_offload_key_position(OffloadKey(key), number * _TOKENS_PER_CHUNK)
     finished: list[Any] = []
     cpu_ns = retry_steps = 0
+    slept_s = 0.0
     started_s = time.perf_counter()
     while True:
         finished.extend(manager.get_finished_jobs())
@@ -222,11 +225,13 @@ def ask(
         retry_steps += 1
         if wall_s > _TIMEOUT_S:
             raise DriverError(f"no verdict on {len(keys)} keys after {retry_steps} steps")
+        sleeping_since_s = time.perf_counter()
         time.sleep(step_s)
+        slept_s += time.perf_counter() - sleeping_since_s
     end_cpu_ns = time.thread_time_ns()
     manager.on_request_finished(context)
     cpu_ns += time.thread_time_ns() - end_cpu_ns
-    return Asked(cpu_ns, wall_s, retry_steps, missing, finished)
+    return Asked(cpu_ns, wall_s, wall_s - slept_s, retry_steps, missing, finished)
 
 
 def _prefix(

@@ -9,7 +9,7 @@ from typing import Final
 from harness.micro import chunks, pagecache, scale_runs
 from harness.micro.drivers import DriverError
 from harness.micro.lookup_cases import BUSY_JOBS, CHUNK_BYTES
-from harness.micro.lookup_driver import Backlog, Tier, ask, base_path_of, import_kvfs
+from harness.micro.lookup_driver import Asked, Backlog, Tier, ask, base_path_of, import_kvfs
 from harness.micro.lookup_requests import (
     GAPS,
     INDEX,
@@ -110,9 +110,10 @@ class _Run:
             facts["jobs_left_at_verdict"] = statistics.median(self._left)
         return LookupAnswer(
             {
-                "scheduler_cpu_ns_per_key": [round(cpu_ns / self._request.keys, 4) for cpu_ns, _, _ in asked],
-                "verdict_wall_ms": [round(wall_s * 1e3, 6) for _, wall_s, _ in asked],
-                "retry_steps": [steps for _, _, steps in asked],
+                "scheduler_cpu_ns_per_key": [round(each.cpu_ns / self._request.keys, 4) for each in asked],
+                "verdict_wall_ms": [round(each.wall_s * 1e3, 6) for each in asked],
+                "verdict_own_ms": [round(each.own_s * 1e3, 6) for each in asked],
+                "retry_steps": [each.retry_steps for each in asked],
             },
             facts,
         )
@@ -127,8 +128,8 @@ class _Run:
             make(self._seed, each) for each in absent
         ]
 
-    def _ask(self, prompt: list[bytes], request_id: str) -> tuple[int, float, int]:
-        """Ask for one prompt; return CPU time, wall time and steps, if the verdict is right."""
+    def _ask(self, prompt: list[bytes], request_id: str) -> Asked:
+        """Ask for one prompt; return what that took, if the verdict is right."""
         if self._backlog is not None:
             self._backlog.top_up()
         asked = ask(self._tier.manager, prompt, request_id, self._request.step_s)
@@ -141,7 +142,7 @@ class _Run:
             raise DriverError(
                 f"{present} of {len(prompt)} keys are there, but the tier's verdict is {found} in front"
             )
-        return asked.cpu_ns, asked.wall_s, asked.retry_steps
+        return asked
 
     def _check_loads(self, backlog: Backlog) -> None:
         """Prove that the jobs beside the lookups were real.

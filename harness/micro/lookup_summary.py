@@ -14,6 +14,7 @@ _P99_9: Final = 99.9
 _MOST: Final = 100.0
 _CPU: Final = "scheduler_cpu_ns_per_key"
 _WALL: Final = "verdict_wall_ms"
+_OWN: Final = "verdict_own_ms"
 
 
 def grids(lines: Sequence[Line]) -> list[Grid]:
@@ -27,7 +28,8 @@ def _of(lines: Sequence[Line], op: str) -> list[Line]:
 
 
 def _lookup_grid(lines: Sequence[Line]) -> Grid:
-    columns = ["case", "arm", "CPU ns a key", "x fs", "verdict p50 ms", "x fs", "p99 ms", "RETRY steps, most"]
+    columns = ["case", "arm", "CPU ns a key", "x fs", "verdict p50 ms", "x fs", "p99 ms"]
+    columns += ["without steps, x fs", "RETRY steps, most"]
     groups: dict[Group, list[Line]] = {}
     for line in lines:
         groups.setdefault(line.group, []).append(line)
@@ -43,6 +45,7 @@ def _lookup_grid(lines: Sequence[Line]) -> Grid:
                 significant(line.median(_WALL)),
                 significant(ratio(line, base, _WALL)),
                 significant(line.percentile(_WALL, _P99)),
+                significant(ratio(line, base, _OWN)),
                 significant(line.percentile("retry_steps", _MOST)),
             ]
             for line in members

@@ -30,6 +30,7 @@ def some_records() -> list[Record]:
             for metric, values in (
                 ("scheduler_cpu_ns_per_key", [1600.0 / number, 1600.0 / number, 9999.0]),
                 ("verdict_wall_ms", [20.0 / number**2] * 3),
+                ("verdict_own_ms", [16.0 / number**3] * 3),
                 ("retry_steps", [0, 0, 2 if contender.mode == "stock" else 0]),
             ):
                 made.append(record(key, contender.arm, metric, values))
@@ -55,8 +56,8 @@ def test_lookup_grid_has_ratios_to_the_stock_tier_of_the_same_case() -> None:
     (grid,) = lookup_summary.grids(lines)
     assert len(grid.rows) == 2 * 3 * 2 * len(CONTENDERS)
     table = cells(grid)
-    assert table["3600 keys, half, busy", "fs"] == ["1,600", "1", "20", "1", "20", "2"]
-    assert table["3600 keys, half, busy", "kvfs owner"] == ["800", "0.5", "5", "0.25", "5", "0"]
+    assert table["3600 keys, half, busy", "fs"] == ["1,600", "1", "20", "1", "20", "1", "2"]
+    assert table["3600 keys, half, busy", "kvfs owner"] == ["800", "0.5", "5", "0.25", "5", "0.125", "0"]
     assert table["512 keys, miss", "kvfs shared"][:2] == ["533", "0.333"]
 
 

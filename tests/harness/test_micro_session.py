@@ -57,7 +57,7 @@ PICTURES = {
     *(f"micro-{op}-{jobs}" for op in ("store", "load") for jobs in ("many-jobs", "one-job")),
     *(f"micro-lookup-{state}" for state in ("idle", "busy")),
 }
-LOOKUP_METRICS = {"scheduler_cpu_ns_per_key", "verdict_wall_ms", "retry_steps"}
+LOOKUP_METRICS = {"scheduler_cpu_ns_per_key", "verdict_wall_ms", "verdict_own_ms", "retry_steps"}
 # Arm and mode of everyone who looks up.
 LOOKUP_ARMS = {
     *((arm, "stock") for arm in ("fs", "fs-aa")),

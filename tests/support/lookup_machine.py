@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final
@@ -21,7 +22,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from lookup_model import QUESTIONS, File, Model
+from lookup_model import NAMES, QUESTIONS, File, Model
 from lookup_process import Nursery, Worker
 from lookup_subject import CHUNK_SIZE_BYTES, DAMAGES, NUM_KEYS, Look, Status, damage, path_of, write_chunk
 
@@ -58,6 +59,8 @@ class Lookups(RuleBasedStateMachine):
     root: ClassVar[Path]
     setting: ClassVar[Setting]
     told: ClassVar[bool] = False
+    # Verdicts that were compared with the model, all examples together.
+    compared: ClassVar[Counter[str]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,6 +306,7 @@ class Lookups(RuleBasedStateMachine):
     def answers_are_possible(self) -> None:
         look: Look = self.engine.call("look", ALL_KEYS)
         self.model.check(look)
+        self.compared.update(NAMES[answer.verdict] for answer in look.answers)
         if self.is_alone and self.is_owner:
             assert look.after.is_owner, "an owner that nobody stores beside gave the namespace up"
         assert self.is_owner or not look.after.is_owner, "an engine became the owner while it ran"
@@ -361,4 +365,5 @@ class Lookups(RuleBasedStateMachine):
 
 def made_for(nursery: Nursery, root: Path, setting: Setting) -> type[Lookups]:
     """Return the machine for a setting, as hypothesis wants it: a class that needs no arguments."""
-    return type("Lookups", (Lookups,), {"nursery": nursery, "root": root, "setting": setting})
+    own = {"nursery": nursery, "root": root, "setting": setting, "compared": Counter()}
+    return type("Lookups", (Lookups,), own)

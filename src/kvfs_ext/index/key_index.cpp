@@ -146,13 +146,16 @@ void KeyIndex::prefetch(std::string_view key) const {
 std::size_t KeyIndex::present_prefix(std::string_view keys, std::size_t key_size_bytes) const {
   Shards* const shards = by_size_[key_size_bytes].load(std::memory_order_acquire);
   if (shards == nullptr) return 0;
-  // A look waits for memory three times. So those of several keys wait together.
+  // A look waits for memory three times. So those of several keys wait together, of a few at first: the first
+  // may well be missing.
+  constexpr std::size_t kTogetherAtFirst = 4;
   constexpr std::size_t kTogether = 16;
   std::array<std::uint64_t, kTogether> hashes;
   const std::size_t all = keys.size() / key_size_bytes;
   const auto key_at = [&](std::size_t i) { return keys.substr(i * key_size_bytes, key_size_bytes); };
-  for (std::size_t first = 0; first < all; first += kTogether) {
-    const std::size_t count = std::min(kTogether, all - first);
+  std::size_t count = 0;
+  for (std::size_t first = 0; first < all; first += count) {
+    count = std::min(first == 0 ? kTogetherAtFirst : kTogether, all - first);
     for (std::size_t i = 0; i < count; ++i) {
       hashes[i] = hash_of(key_at(first + i), seed_);
       __builtin_prefetch(&(*shards)[shard_of(hashes[i])], 1);

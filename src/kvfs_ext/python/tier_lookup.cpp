@@ -114,7 +114,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // The questions of one request in one step take less than this.
 constexpr double kStepS = 0.05;
 // Keys that are looked up together, at first and then: the first may well be a miss, and the others in vain.
-constexpr std::size_t kAheadAtFirst = 8;
+constexpr std::size_t kAheadAtFirst = 4;
 constexpr std::size_t kAhead = 32;
 
 }  // namespace

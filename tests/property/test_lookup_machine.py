@@ -44,10 +44,8 @@ def test_lookups_are_true_whatever_happens(nursery: Nursery, tmp_path: Path, set
     # Each rule and the invariant assert; the first that fails is raised here.
     run_state_machine_as_test(machine, settings=settings())
     # There was something to be wrong about.
-    assert (
-        min(machine.compared["HIT"], machine.compared["MISS" if setting.index_mode == "owner" else "RETRY"])
-        > 100
-    )
+    hits = machine.compared["HIT"]
+    assert min(hits, machine.compared.total() - hits) > 100
 
 
 # What the machine has found, step by step.

@@ -12,6 +12,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.unit.conftest import StartRig
 
+ROWS = 32
+
 pytestmark = pytest.mark.parametrize("io_engine", ["auto", "psync"])
 
 
@@ -59,3 +61,20 @@ def test_base_path_made_again_by_somebody_else_is_found(
     assert rig.lookup(keys).outcomes == [0, 0 if first == "store" else errno.ENOENT]
     assert rig.load(keys[:1], [3]).outcomes == [0]
     assert rig.tier.row(3) == chunk
+
+
+@pytest.mark.parametrize("what", ["load", "store"])
+def test_base_path_made_again_by_somebody_else_is_found_by_all_threads(
+    start_rig: StartRig, storage: Path, io_engine: str, what: str
+) -> None:
+    # One thread opened the new one while another had just looked into the old, and that one gave up.
+    base = storage / "ns"
+    rig = start_rig(base, num_chunks=ROWS, threads=(8, 8), io_engine=io_engine)
+    keys = [rig.key(number) for number in range(ROWS)]
+    for _ in range(40):
+        shutil.rmtree(base)
+        for key in keys if what == "load" else keys[:1]:
+            rig.path(key).parent.mkdir(parents=True, exist_ok=True)
+            rig.path(key).write_bytes(bytes(rig.tier.chunk_size_bytes))
+        run = rig.load if what == "load" else rig.store
+        assert run(keys, list(range(ROWS))).outcomes == [0] * ROWS

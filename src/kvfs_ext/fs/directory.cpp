@@ -57,14 +57,21 @@ void Directory::make_room_for_descriptors(int count) const {
   const Fd last(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, count));
 }
 
-bool Directory::restore_if_removed() {
-  if (!fd_.valid() || !removed(fd_)) return false;
+bool Directory::restore_if_removed(std::uint64_t restorations_before) {
+  if (!fd_.valid()) return false;
+  if (!removed(fd_)) {
+    const std::uint64_t restorations_now = restorations();
+    return restorations_now != restorations_before || restorations_now % 2 == 1;
+  }
   const std::lock_guard lock(restoring_);
   // Another thread may have done it while this one waited.
   if (!removed(fd_)) return true;
   Fd fresh;
   if (!make_and_open(path_, modes_.directory, fresh).ok()) return false;
-  return ::dup3(fresh.get(), fd_.get(), O_CLOEXEC) >= 0;
+  restorations_.fetch_add(1);
+  const bool opened = ::dup3(fresh.get(), fd_.get(), O_CLOEXEC) >= 0;
+  restorations_.fetch_add(1);
+  return opened;
 }
 
 }  // namespace kvfs::fs

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 
+#include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <string>
 
@@ -35,16 +37,20 @@ class Directory {
   // `relative`, which lies in this directory, as users know it.
   [[nodiscard]] std::string path_of(const std::string& relative) const;
 
+  // The beginnings and ends of being opened anew: odd while that is under way.
+  [[nodiscard]] std::uint64_t restorations() const { return restorations_.load(std::memory_order_acquire); }
   // Whether somebody has removed the directory since it was opened: everything in it is ENOENT then, also
   // when a new one lies at its path. Opens that one, made if it is missing, under the same number, so that
-  // calls of other threads go on. Blocks. True when there is a reason to try again.
-  bool restore_if_removed();
+  // calls of other threads go on. Blocks. True when there is a reason to try again what began when
+  // restorations() was this: another thread may have opened it since.
+  bool restore_if_removed(std::uint64_t restorations_before);
 
  private:
   std::string path_;
   Modes modes_;
   Fd fd_;
   std::mutex restoring_;
+  std::atomic<std::uint64_t> restorations_{0};
 };
 
 }  // namespace kvfs::fs

@@ -227,8 +227,9 @@ Status begin_store(FilesContext& context, std::string temporary, const ChunkName
                                 nameless ? fs::Naming::kNameless : fs::Naming::kNamed,
                                 context.directory.modes(), bytes, context.direct, unpublished.file);
   };
+  const std::uint64_t restorations = context.directory.restorations();
   Status created = create();
-  if (created.code == ENOENT && context.directory.restore_if_removed()) created = create();
+  if (created.code == ENOENT && context.directory.restore_if_removed(restorations)) created = create();
   for (unsigned made = 0; context.on_directory_made && made < unpublished.file.parents_made; ++made)
     context.on_directory_made();
   return created;
@@ -253,8 +254,9 @@ Status begin_load(FilesContext& context, const ChunkName& chunk, std::span<std::
   const auto open = [&] {
     return fs::open_existing(context.directory.at(), chunk.path, bytes, context.direct, file);
   };
+  const std::uint64_t restorations = context.directory.restorations();
   Status opened = open();
-  if (opened.code == ENOENT && context.directory.restore_if_removed()) opened = open();
+  if (opened.code == ENOENT && context.directory.restore_if_removed(restorations)) opened = open();
   if (!opened.ok()) return opened;
   fs::Entry entry;
   if (const Status seen = fs::inspect(file.fd, entry); !seen.ok()) return seen;

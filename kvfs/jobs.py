@@ -96,7 +96,10 @@ class CompletionLike(Protocol):
 
 
 class RequestLike(Protocol):
-    """vLLM's `ReqContext`, as far as lookups read it."""
+    """vLLM's `ReqContext`, as far as lookups read it.
+
+    The extension also takes a hint from its `_offload_key_positions`, where there are any: docs/lookup.md.
+    """
 
     @property
     def req_id(self) -> str:

@@ -97,8 +97,9 @@ def _names() -> Iterator[tuple[str, str, bytes]]:
     }.items():
         yield "names", f"{name}-path", inputs.chunk_path(key).encode()
         yield "names", f"{name}-key", key
+    lettered = inputs.chunk_path(bytes(range(0xA0, 0xC0)) + bytes(4))
+    yield "names", "capital-digits", lettered.upper().replace("_G", "_g").replace("BIN", "bin").encode()
     path = inputs.chunk_path(bytes(36))
-    yield "names", "capital-digits", path.upper().replace("_G", "_g").replace("BIN", "bin").encode()
     yield "names", "group-too-large", path.replace("_g0", "_g4294967296").encode()
     yield "names", "group-with-zeros", path.replace("_g0", "_g00").encode()
     yield "names", "wrong-directory", path.replace("000/", "001/", 1).encode()

@@ -90,7 +90,8 @@ Claim Engine::claim_more(JobKind kind, std::size_t most, Done& done) {
 
 void Engine::execute(const Claim& claim, Done& done) {
   claim.job->started();
-  if (claim.job->kind == JobKind::kLookup) (void)context_->directory.restore_if_removed(0);
+  fs::Directory& directory = context_->directory;
+  if (claim.job->kind == JobKind::kLookup) (void)directory.restore_if_removed(directory.restorations());
   for (std::size_t op = claim.begin; op < claim.end; ++op) {
     if (!admit(claim, op, done)) continue;
     if (claim.job->kind == JobKind::kStore) lookups_.store_begins(claim.job->keys.at(op));

@@ -300,6 +300,25 @@ def test_min_free_bytes_are_left_on_the_file_system(start_rig: StartRig, mount: 
 
 
 @pytest.mark.needs_root
+def test_min_free_bytes_beside_a_small_capacity_never_stop_stores(start_rig: StartRig, mount: Mount) -> None:
+    # Free room for some chunks and three quarters of one more: too little for a store, and that must be
+    # reason enough to evict, although half a chunk would be left.
+    directory = mount("tmpfs", options="size=4m")
+    before = _start(start_rig, directory / "ns", 12 * COST, space_root=str(directory))
+    free_bytes = before.engine.stats()["free_bytes"]
+    before.engine.close()
+    rig = _start(
+        start_rig,
+        directory / "ns",
+        12 * COST,
+        min_free_bytes=free_bytes - 6 * CHUNK - 3 * CHUNK // 4,
+        space_root=str(directory),
+    )
+    _store_all(rig, _keys(0, 100))
+    assert rig.engine.stats()["evicted_chunks"] > 80
+
+
+@pytest.mark.needs_root
 def test_first_start_with_a_capacity_on_a_disk_that_chunks_have_filled_makes_room(
     start_rig: StartRig, mount: Mount
 ) -> None:

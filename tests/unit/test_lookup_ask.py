@@ -21,6 +21,15 @@ TTL_S = 0.05
 
 @pytest.fixture
 def shared(start_rig: StartRig, storage: Path) -> Rig:
+    """One whose absences stay true for as long as a slow machine takes."""
+    rig = start_rig(storage, index_mode="shared", negative_ttl_s=3600.0)
+    assert rig.await_stats(scan_complete=1)
+    return rig
+
+
+@pytest.fixture
+def forgetful(start_rig: StartRig, storage: Path) -> Rig:
+    """One whose absences are soon over."""
     rig = start_rig(storage, index_mode="shared", negative_ttl_s=TTL_S)
     assert rig.await_stats(scan_complete=1)
     return rig
@@ -53,27 +62,27 @@ def test_unknown_key_is_asked_and_answered(shared: Rig) -> None:
     assert shared.engine.stats()["probes"] == asked
 
 
-def test_absence_that_is_over_is_asked_again(shared: Rig) -> None:
-    key = shared.key(1)
-    assert shared.engine.ask(key) == RETRY
-    _answer(shared)
+def test_absence_that_is_over_is_asked_again(forgetful: Rig) -> None:
+    key = forgetful.key(1)
+    assert forgetful.engine.ask(key) == RETRY
+    _answer(forgetful)
     time.sleep(2 * TTL_S)
-    shared.place(key)
-    assert shared.engine.ask(key) == RETRY
-    _answer(shared)
-    assert shared.engine.ask(key) == HIT
+    forgetful.place(key)
+    assert forgetful.engine.ask(key) == RETRY
+    _answer(forgetful)
+    assert forgetful.engine.ask(key) == HIT
 
 
-def test_absence_that_was_waited_for_counts_however_old_it_is(shared: Rig) -> None:
-    key = shared.key(1)
+def test_absence_that_was_waited_for_counts_however_old_it_is(forgetful: Rig) -> None:
+    key = forgetful.key(1)
     began_s = time.monotonic()
-    assert shared.engine.ask(key) == RETRY
-    _answer(shared)
+    assert forgetful.engine.ask(key) == RETRY
+    _answer(forgetful)
     time.sleep(2 * TTL_S)
-    assert shared.engine.ask(key, began_s) == MISS
-    assert shared.engine.ask(key, waiting_since_s=began_s) == MISS
+    assert forgetful.engine.ask(key, began_s) == MISS
+    assert forgetful.engine.ask(key, waiting_since_s=began_s) == MISS
     # For nobody else, and not for one who began to wait later.
-    assert shared.engine.ask(key, time.monotonic()) == RETRY
+    assert forgetful.engine.ask(key, time.monotonic()) == RETRY
 
 
 def test_failed_load_is_asked_again(shared: Rig) -> None:

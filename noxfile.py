@@ -51,8 +51,6 @@ INSTALLED_ONLY = {"PYTHONSAFEPATH": "1", "KVFS_EXPECT_INSTALLED": "1"}
 EXTENSION = {**INSTALLED_ONLY, "KVFS_EXPECT_BACKEND": "extension"}
 FALLBACK = {**INSTALLED_ONLY, "KVFS_EXPECT_BACKEND": "fallback"}
 DISABLED = {**FALLBACK, "KVFS_DISABLE_EXT": "1"}
-# Most of these tests wait for something; the others have a core each, as on the smallest machines of CI.
-TWO_AT_A_TIME = ("-n", "2", "--dist", "worksteal")
 
 
 @nox.session
@@ -89,7 +87,7 @@ def tests(session: nox.Session) -> None:
     install(session, python, dependency_group("tests"))
     install_wheel(session, python, pure=False)
     paths = ("tests/unit", "tests/ext", "tests/property", "tests/fuzz", "tests/nox")
-    run_all(session, [(pytest(session, python, *paths, options=TWO_AT_A_TIME), EXTENSION)])
+    run_all(session, [(pytest(session, python, *paths), EXTENSION)])
 
 
 @nox.session
@@ -102,11 +100,9 @@ def fallback(session: nox.Session) -> None:
         install(session, interpreter, dependency_group("tests"))
     install_wheel(session, python, pure=False)
     install_wheel(session, pure_python, pure=True)
-    runs = [
-        (pytest(session, interpreter, "tests/unit", "tests/property", options=TWO_AT_A_TIME), env)
-        for interpreter, env in ((python, DISABLED), (pure_python, FALLBACK))
-    ]
-    run_all(session, runs)
+    disabled = (pytest(session, python, "tests/unit", "tests/property"), DISABLED)
+    pure = (pytest(session, pure_python, "tests/unit", "tests/property"), FALLBACK)
+    run_all(session, [disabled, pure])
 
 
 @nox.session(venv_backend="none")
@@ -270,10 +266,10 @@ def dependency_group(name: str) -> "list[str]":
     return list(nox.project.dependency_groups(PYPROJECT, name))
 
 
-def pytest(session: nox.Session, python: str, *paths: str, options: "tuple[str, ...]" = ()) -> "list[str]":
-    """Return the command that runs pytest on `paths` with `options`, or on the paths that the user named."""
+def pytest(session: nox.Session, python: str, *paths: str) -> "list[str]":
+    """Return the command that runs pytest on `paths`, or on the paths that the user named."""
     named = any(argument.startswith("tests/") for argument in session.posargs)
-    return [python, "-m", "pytest", *([] if named else [*options, *paths]), *session.posargs]
+    return [python, "-m", "pytest", *([] if named else paths), *session.posargs]
 
 
 def run_all(session: nox.Session, commands: "list[tuple[list[str], dict[str, str]]]") -> None:

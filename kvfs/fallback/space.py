@@ -270,12 +270,13 @@ class Space:
 
     def stats(self) -> dict[str, int]:
         """Return the room's part of the engine's `stats()`."""
-        # Without the lock, which is held while a disk that hangs is asked for its room.
+        # Without the lock, which is held while a disk that hangs is asked for its room. See `_look`.
+        is_counted = self._counted
         return {
             "capacity_sheds": self._sheds,
             "used_bytes": max(0, self._total),
             "free_bytes": self._free,
-            "space_counted": int(self._counted),
+            "space_counted": int(is_counted),
         }
 
     def close(self) -> None:
@@ -345,8 +346,9 @@ class Space:
 
     def _look(self, table: SpaceTable, change: Callable[[SpaceTable], None]) -> None:
         change(table)
-        self._counted = table.counted
+        # In this order: whoever sees that it was counted sees how much it is.
         self._total = table.total
+        self._counted = table.counted
 
     def _lease(self, file: SpaceFile) -> bool:
         """Take room from what is left for all. The caller holds the lock."""

@@ -72,8 +72,7 @@ Status Space::enter() {
     table.unowned += left;
     table.stale = table.stale || left != 0;
     if (alone) table.counted = false;
-    counted_ = table.counted;
-    total_ = table.total();
+    note(table);
   });
 }
 
@@ -127,8 +126,7 @@ bool Space::lease() {
       break;
     }
     table.slots[table.mine] += taken;
-    counted_ = table.counted;
-    total_ = table.total();
+    note(table);
   });
   if (!updated.ok() || taken == 0) return false;
   claim_ += taken;
@@ -203,8 +201,8 @@ void Space::set_counted(std::uint64_t bytes, const CountStart& start) {
       table.slots[table.mine] = claim_ - start.stored;
       table.stale = orphaned > 0;
     }
-    table.counted = counted_ = true;
-    total_ = table.total();
+    table.counted = true;
+    note(table);
   });
   const auto now = std::chrono::steady_clock::now();
   recount_at_ = now + kRecountShare * (now - count_began_);
@@ -238,8 +236,7 @@ void Space::refresh() {
   const Status updated = file_.update([&](fs::SpaceTable& table) {
     table.slots[table.mine] = wanted;
     may_recount_ = table.counted && table.stale && file_.alone();
-    counted_ = table.counted;
-    total_ = table.total();
+    note(table);
   });
   if (updated.ok()) claim_ = wanted;
   denied_ = false;
@@ -269,9 +266,15 @@ std::uint64_t Space::remaining_excess_bytes() {
   return beyond(2);
 }
 
+void Space::note(const fs::SpaceTable& table) {
+  // In this order: whoever sees that it was counted sees how much it is.
+  total_ = table.total();
+  counted_ = table.counted;
+}
+
 SpaceStats Space::stats() const {
-  return {static_cast<std::uint64_t>(std::max<std::int64_t>(0, total_)), free_bytes_, counted_ ? 1U : 0U,
-          sheds_};
+  const std::uint64_t counted = counted_ ? 1 : 0;
+  return {static_cast<std::uint64_t>(std::max<std::int64_t>(0, total_)), free_bytes_, counted, sheds_};
 }
 
 }  // namespace kvfs::jobs

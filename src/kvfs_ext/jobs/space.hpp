@@ -88,6 +88,8 @@ class Space {
   Status enter();
   Status look_at_room();
   [[nodiscard]] bool lease();
+  // What the table says now.
+  void note(const fs::SpaceTable& table);
   [[nodiscard]] bool fits(const fs::SpaceTable& table, const fs::Room& room, std::int64_t more) const;
   // How many bytes there are too many, if so many margins are to be left.
   [[nodiscard]] std::uint64_t beyond(std::int64_t margins) const;

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vllm.v1.kv_offload.base import OffloadKey, ReqContext
+from vllm.v1.kv_offload.base import OffloadKey, ReqContext, ScheduleEndContext
 from vllm_parts import CHUNK_BYTES, WAIT_S, Tier, keys_of, wait_for_scan
 
 MakeTier = Callable[..., Tier]
@@ -80,11 +80,15 @@ def test_keys_that_vllm_asks_about_next_are_looked_up_with_the_first_by_the_exte
     context = ReqContext(req_id="request")
     for number, key in enumerate(keys, start=1):
         context.set_offload_key_position(key, 16 * number)
-    before = sys.getrefcount(keys[2])
+    known = context._offload_key_positions
+    assert list(known) == keys, "vLLM notes the keys of a request elsewhere by now"
+    before = sys.getrefcount(known)
     assert owner.manager.lookup(keys[0], context).name == "HIT"
-    # It is held as a hit that is known.
-    assert (sys.getrefcount(keys[2]) > before) == (backend.describe()[0] == "extension")
+    # Held until the request's step ends.
+    assert sys.getrefcount(known) - before == (backend.describe()[0] == "extension")
     assert [owner.manager.lookup(key, context).name for key in keys[1:]] == ["HIT", "HIT"]
+    owner.manager.on_schedule_end(ScheduleEndContext(new_req_ids=(), preempted_req_ids=()))
+    assert sys.getrefcount(known) == before
 
 
 def test_tier_that_was_asked_can_be_freed(
